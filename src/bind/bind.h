@@ -1,0 +1,14 @@
+// Lua bindings of the planner core, one file a folder of it. Each `open_X` makes
+// `require 'nnscaler._C.X'` work.
+#pragma once
+
+struct lua_State;
+
+namespace nns::bind {
+
+// Registers all modules below; called for every new machine.
+void open_core(lua_State* L);
+
+void open_base(lua_State* L);  // nnscaler._C.base: log, files, json, hashes, version
+
+}  // namespace nns::bind

@@ -1,0 +1,87 @@
+// Program: the instruction list of one rank. What simulate draws, check proves and codegen writes.
+// Named segments are flat lists of instructions on local tensors; a schedule says which segment
+// runs on which micro-batch in which order. Micro-batches are never unrolled, and repeated blocks
+// are marked here.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace nns::lower {
+
+using graph::Arg;
+using graph::NamedArg;
+using graph::ValueRef;
+
+enum class SlotRole { input, parameter, buffer, constant, activation, gradient };
+
+// A local tensor of the rank. Static single assignment inside the program.
+struct Slot {
+  int id = 0;
+  TensorType type;   // local shape
+  SlotRole role = SlotRole::activation;
+  std::string name;  // logical name (parameter, buffer) or input field; else a hint for codegen
+};
+
+enum class InstrKind {
+  call,        // outs = op(args)
+  release,     // args: slots never used again
+  accumulate,  // adds args[0] to the gradient of parameter slot `target`
+  update,      // buffer slot `target` takes args[0] at the end of the step (order of micro-batch)
+};
+
+struct Instr {
+  InstrKind kind = InstrKind::call;
+  std::string op;              // as in graph::Node
+  std::vector<NamedArg> args;  // ValueRef ids are slot ids
+  std::vector<int> outs;       // slot ids; -1: result not wanted
+  int target = -1;             // accumulate, update
+  int node = -1;               // graph node it comes from
+  std::string module;
+  SourceLoc loc;
+};
+
+// Marks that instrs [first, last) are one run of the repeated block `body`: instances of one body
+// are equal up to slot names and module index, and become one generated function.
+struct BlockRun {
+  int body = 0;
+  size_t first = 0, last = 0;
+  std::string path;  // module path of this instance: "transformer.h.3"
+};
+
+struct Segment {
+  std::string name;          // "forward", "backward", "forward1", …
+  std::vector<int> inputs;   // sample fields and, for backward, the seed
+  std::vector<int> outputs;  // what the caller gets
+  std::vector<int> saved_in, saved_out;  // tensors handed from forward to backward of a micro-batch
+  std::vector<Instr> instrs;
+  std::vector<BlockRun> blocks;  // disjoint, ascending
+};
+
+struct ScheduleEntry {
+  std::string segment;
+  int micro_batch = 0;  // relative to the pattern's first
+};
+
+struct Program {
+  int rank = 0, world = 1;
+  std::string model;
+  uint64_t graph_hash = 0;
+  bool training = true;
+  std::vector<Slot> slots;
+  std::vector<int> parameters, buffers;  // slot ids
+  std::vector<Segment> segments;
+  // One period of the micro-batch loop (one device: forward, backward of micro-batch 0).
+  std::vector<ScheduleEntry> schedule;
+  std::vector<graph::Nest> outputs;  // nested results of forward on slot ids
+
+  const Slot& slot(int id) const { return slots.at(static_cast<size_t>(id)); }
+};
+
+std::string to_text(const Program& program);
+std::string to_json(const Program& program);
+uint64_t hash(const Program& program);
+
+}  // namespace nns::lower

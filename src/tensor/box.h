@@ -1,0 +1,80 @@
+// What the Lua userdata "nnscaler.Tensor" holds. Three kinds share one metatable, so that a model
+// does not know whether it runs or is traced:
+//   real      an at::Tensor
+//   traced    a value of the Graph being recorded (shape and dtype only)
+//   parameter a lazy parameter or buffer: shape, dtype, initialiser; real after `materialize`
+// Everything else about tensors in Lua lives in src/tensor; this header is what other folders see.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+
+struct lua_State;
+
+namespace nns::trace {
+class Recorder;
+}
+
+namespace nns::tensor {
+
+// A value of a Graph under construction, as a script holds it.
+struct Traced {
+  trace::Recorder* recorder = nullptr;  // alive as long as the trace; checked by serial
+  uint64_t trace_serial = 0;
+  int value = -1;  // graph value id
+  TensorType type;
+  bool requires_grad = false;
+  bool consumed = false;  // set when anything reads it (branch detection)
+};
+
+// How the elements of a parameter come to be: a pure function of (seed, path, element index).
+// kind: "constant" (a), "normal" (mean a, std b), "uniform" (low a, high b), "trunc_normal"
+// (mean a, std b, cut at ±c), "orthogonal" (gain a; whole), "eye" (whole), "buffer" (Lua function).
+struct Initializer {
+  std::string kind = "constant";
+  double a = 0, b = 0, c = 0;
+};
+
+struct Parameter {
+  TensorType type;
+  Initializer init;
+  std::string path;           // "transformer.wte.weight"; set by the module tree
+  bool is_buffer = false, persistent = true, requires_grad = true;
+  at::Tensor data;            // defined once materialised
+};
+
+struct Box {
+  at::Tensor real;
+  std::shared_ptr<Traced> traced;
+  std::shared_ptr<Parameter> parameter;
+  bool released = false;
+};
+
+inline constexpr const char* kTensorType = "nnscaler.Tensor";
+
+// Pushes a tensor; an undefined one is pushed as nil.
+void push(lua_State* L, at::Tensor tensor);
+void push(lua_State* L, std::shared_ptr<Traced> traced);
+void push(lua_State* L, std::shared_ptr<Parameter> parameter);
+// Returns the box at `index`, or raises an argument error.
+Box& check_box(lua_State* L, int index);
+// Returns the box at `index`, or nullptr if it is something else.
+Box* test_box(lua_State* L, int index) noexcept;
+// Returns the real tensor (of a materialised parameter too), or throws a model Error: traced values
+// have no data ("[tensor.data] …"), a parameter must be materialised first.
+const at::Tensor& check_real(lua_State* L, int index);
+
+// Live boxes with a real tensor in this process (leak tests, memory reports).
+int64_t live_boxes();
+
+// dtype and type conversion between ours and LibTorch's.
+c10::ScalarType to_torch(DType dtype);
+DType from_torch(c10::ScalarType type);
+TensorType type_of(const at::Tensor& tensor);
+
+}  // namespace nns::tensor

@@ -1,0 +1,6 @@
+// The entry of libnnscaler_torch: registers the C++ modules that need LibTorch.
+#include "tensor/register.h"
+
+extern "C" void nns_register_torch(lua_State* L) {
+  (void)L;
+}

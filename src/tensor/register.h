@@ -1,0 +1,22 @@
+// One `open_X` a folder; each preloads `nnscaler._C.X`. Called once for every Lua machine.
+#pragma once
+
+struct lua_State;
+
+namespace nns::tensor {
+void open(lua_State* L);  // nnscaler._C.tensor
+}
+namespace nns::trace {
+void open(lua_State* L);  // nnscaler._C.trace
+}
+namespace nns::runtime {
+void open(lua_State* L);  // nnscaler._C.runtime
+}
+namespace nns::checkpoint {
+void open(lua_State* L);  // nnscaler._C.checkpoint
+}
+namespace nns::data {
+void open(lua_State* L);  // nnscaler._C.data
+}
+
+extern "C" void nns_register_torch(lua_State* L);
