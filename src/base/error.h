@@ -40,10 +40,10 @@ template <class... Args>
 }
 
 // Checks what must hold if our own code is right; never for what a user can cause.
-#define NNS_CHECK(condition, ...)                                                       \
-  do {                                                                                  \
-    if (!(condition))                                                                   \
-      throw ::nns::Error(::nns::ErrorKind::internal,                                    \
+#define NNS_CHECK(condition, ...)                                                                  \
+  do {                                                                                             \
+    if (!(condition))                                                                              \
+      throw ::nns::Error(::nns::ErrorKind::internal,                                               \
                          fmt::format("[{}:{}] {}", __FILE__, __LINE__, fmt::format(__VA_ARGS__))); \
   } while (0)
 

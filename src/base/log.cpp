@@ -27,7 +27,9 @@ std::string now() {
 
 }  // namespace
 
-void set_level(Level level) { g_level = level; }
+void set_level(Level level) {
+  g_level = level;
+}
 
 void set_level(std::string_view name) {
   static constexpr std::string_view names[] = {"debug", "info", "warning", "error", "off"};
@@ -37,7 +39,9 @@ void set_level(std::string_view name) {
               "the levels are debug, info, warning, error and off");
 }
 
-Level level() { return g_level; }
+Level level() {
+  return g_level;
+}
 
 void set_rank(int rank, int world) {
   t_rank = rank;

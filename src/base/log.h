@@ -25,7 +25,8 @@ void raw_line(std::string_view text);
 
 template <class... Args>
 void info(std::string_view logger, fmt::format_string<Args...> f, Args&&... args) {
-  if (level() <= Level::info) write(Level::info, logger, fmt::format(f, std::forward<Args>(args)...));
+  if (level() <= Level::info)
+    write(Level::info, logger, fmt::format(f, std::forward<Args>(args)...));
 }
 template <class... Args>
 void debug(std::string_view logger, fmt::format_string<Args...> f, Args&&... args) {

@@ -29,21 +29,30 @@ constexpr std::array<DTypeRow, 12> kDTypes{{
     {DType::c128, "complex128", "", 16},
 }};
 
-const DTypeRow& row(DType dtype) { return kDTypes[static_cast<size_t>(dtype)]; }
+const DTypeRow& row(DType dtype) {
+  return kDTypes[static_cast<size_t>(dtype)];
+}
 
 int integer_rank(DType d) {
   switch (d) {
-    case DType::i8: return 1;
-    case DType::i16: return 2;
-    case DType::i32: return 3;
-    case DType::i64: return 4;
-    default: return 0;  // bool and uint8
+    case DType::i8:
+      return 1;
+    case DType::i16:
+      return 2;
+    case DType::i32:
+      return 3;
+    case DType::i64:
+      return 4;
+    default:
+      return 0;  // bool and uint8
   }
 }
 
 }  // namespace
 
-std::string_view name_of(DType dtype) { return row(dtype).name; }
+std::string_view name_of(DType dtype) {
+  return row(dtype).name;
+}
 
 std::optional<DType> dtype_from_name(std::string_view name) {
   for (const auto& r : kDTypes)
@@ -51,13 +60,17 @@ std::optional<DType> dtype_from_name(std::string_view name) {
   return std::nullopt;
 }
 
-int64_t size_of(DType dtype) { return row(dtype).bytes; }
+int64_t size_of(DType dtype) {
+  return row(dtype).bytes;
+}
 
 bool is_floating(DType d) {
   return d == DType::f64 || d == DType::f32 || d == DType::bf16 || d == DType::f16;
 }
 
-bool is_complex(DType d) { return d == DType::c64 || d == DType::c128; }
+bool is_complex(DType d) {
+  return d == DType::c64 || d == DType::c128;
+}
 
 DType promote(DType a, DType b) {
   if (a == b) return a;
@@ -84,13 +97,17 @@ int64_t numel(const Shape& shape) {
   return n;
 }
 
-std::string to_string(const Shape& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+std::string to_string(const Shape& shape) {
+  return fmt::format("[{}]", fmt::join(shape, ", "));
+}
 
 std::string to_string(const TensorType& t) {
   return fmt::format("{}{}", name_of(t.dtype), to_string(t.shape));
 }
 
-int64_t bytes_of(const TensorType& type) { return numel(type.shape) * size_of(type.dtype); }
+int64_t bytes_of(const TensorType& type) {
+  return numel(type.shape) * size_of(type.dtype);
+}
 
 std::string short_form(const SourceLoc& loc) {
   const size_t slash = loc.file.rfind('/');
@@ -104,6 +121,8 @@ uint64_t hash_bytes(std::string_view bytes, uint64_t seed) {
   return h;
 }
 
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
+std::string hex(uint64_t value) {
+  return fmt::format("{:016x}", value);
+}
 
 }  // namespace nns

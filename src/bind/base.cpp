@@ -92,21 +92,27 @@ int hash_text(lua_State* L) {  // (text) → 16 hex digits
   return 1;
 }
 
-// --- JSON -------------------------------------------------------------------------------------------
+// --- JSON
+// -------------------------------------------------------------------------------------------
 
 nlohmann::ordered_json to_json(lua_State* L, int index, int depth) {
   if (depth > 100) fail(ErrorKind::state, "[json.encode] nested deeper than 100 levels");
   switch (lua_type(L, index)) {
-    case LUA_TNIL: return nullptr;
-    case LUA_TBOOLEAN: return lua_toboolean(L, index) != 0;
+    case LUA_TNIL:
+      return nullptr;
+    case LUA_TBOOLEAN:
+      return lua_toboolean(L, index) != 0;
     case LUA_TNUMBER: {
       const double x = lua_tonumber(L, index);
       if (std::floor(x) == x && std::fabs(x) < 9007199254740992.0) return static_cast<int64_t>(x);
       return x;
     }
-    case LUA_TSTRING: return check_string(L, index);
-    case LUA_TTABLE: break;
-    default: fail(ErrorKind::state, "[json.encode] a {} has no JSON form", luaL_typename(L, index));
+    case LUA_TSTRING:
+      return check_string(L, index);
+    case LUA_TTABLE:
+      break;
+    default:
+      fail(ErrorKind::state, "[json.encode] a {} has no JSON form", luaL_typename(L, index));
   }
   if (index < 0) index = lua_gettop(L) + index + 1;
   const size_t n = lua_objlen(L, index);
@@ -203,6 +209,8 @@ int open(lua_State* L) {
 
 }  // namespace
 
-void open_base(lua_State* L) { script::preload(L, "nnscaler._C.base", guarded<open>); }
+void open_base(lua_State* L) {
+  script::preload(L, "nnscaler._C.base", guarded<open>);
+}
 
 }  // namespace nns::bind

@@ -2,6 +2,8 @@
 
 namespace nns::bind {
 
-void open_core(lua_State* L) { open_base(L); }
+void open_core(lua_State* L) {
+  open_base(L);
+}
 
 }  // namespace nns::bind

@@ -50,8 +50,8 @@ struct NamedArg {
 // What held where the call was made.
 struct Context {
   bool grad_enabled = true;
-  std::string autocast;      // "" or a dtype name
-  int recompute_region = -1; // -1: none
+  std::string autocast;       // "" or a dtype name
+  int recompute_region = -1;  // -1: none
   bool operator==(const Context&) const = default;
 };
 
@@ -66,7 +66,7 @@ struct Node {
   std::string module;        // path of the module whose forward made the call: "h.3.attn"
   int ordinal = 0;           // how many calls of `op` in `module` came before
   SourceLoc loc;
-  std::string source_text;   // the source line, trimmed
+  std::string source_text;  // the source line, trimmed
   Context context;
 
   // Returns the argument with this name, or nullptr.
@@ -82,14 +82,14 @@ struct Nest {
 };
 
 struct Graph {
-  std::string name;     // of the model: "GPT"
-  bool training = true; // traced in training or in evaluation mode
+  std::string name;      // of the model: "GPT"
+  bool training = true;  // traced in training or in evaluation mode
   std::vector<Value> values;
   std::vector<Node> nodes;
   std::vector<int> inputs;      // value ids, order of first use in the sample's sorted field names
   std::vector<int> parameters;  // value ids in module order (also those not used)
   std::vector<int> buffers;
-  std::vector<Nest> outputs;    // what forward returned, in order; outputs[0] is the loss
+  std::vector<Nest> outputs;  // what forward returned, in order; outputs[0] is the loss
   // Buffers written during forward: buffer value id → id of the value that holds its new content.
   std::vector<std::pair<int, int>> buffer_updates;
   // Names that are one tensor: alias → the name under which it is stored.

@@ -20,7 +20,7 @@ enum class SlotRole { input, parameter, buffer, constant, activation, gradient }
 // A local tensor of the rank. Static single assignment inside the program.
 struct Slot {
   int id = 0;
-  TensorType type;   // local shape
+  TensorType type;  // local shape
   SlotRole role = SlotRole::activation;
   std::string name;  // logical name (parameter, buffer) or input field; else a hint for codegen
 };
@@ -52,9 +52,9 @@ struct BlockRun {
 };
 
 struct Segment {
-  std::string name;          // "forward", "backward", "forward1", …
-  std::vector<int> inputs;   // sample fields and, for backward, the seed
-  std::vector<int> outputs;  // what the caller gets
+  std::string name;                      // "forward", "backward", "forward1", …
+  std::vector<int> inputs;               // sample fields and, for backward, the seed
+  std::vector<int> outputs;              // what the caller gets
   std::vector<int> saved_in, saved_out;  // tensors handed from forward to backward of a micro-batch
   std::vector<Instr> instrs;
   std::vector<BlockRun> blocks;  // disjoint, ascending

@@ -20,7 +20,9 @@ int64_t check_int(lua_State* L, int index) {
   return static_cast<int64_t>(x);
 }
 
-double check_number(lua_State* L, int index) { return luaL_checknumber(L, index); }
+double check_number(lua_State* L, int index) {
+  return luaL_checknumber(L, index);
+}
 
 std::string check_string(lua_State* L, int index) {
   size_t n = 0;
@@ -124,7 +126,8 @@ void preload(lua_State* L, const char* name, lua_CFunction open) {
 
 Place caller_place(lua_State* L) {
   // Plumbing is library code whose lines tell a person nothing about their model.
-  static constexpr std::string_view plumbing[] = {"nnscaler/nn/", "nnscaler/tensor", "nnscaler/functional"};
+  static constexpr std::string_view plumbing[] = {"nnscaler/nn/", "nnscaler/tensor",
+                                                  "nnscaler/functional"};
   Place first;
   lua_Debug frame;
   for (int level = 0; lua_getstack(L, level, &frame) == 1; ++level) {

@@ -29,8 +29,8 @@ int find_embedded(lua_State* L) {  // [name] → loader | message
     std::string path = name;
     for (char& c : path)
       if (c == '.') c = '/';
-    for (const std::string& file : {fmt::format("{}/{}.lua", disk, path),
-                                    fmt::format("{}/{}/init.lua", disk, path)})
+    for (const std::string& file :
+         {fmt::format("{}/{}.lua", disk, path), fmt::format("{}/{}/init.lua", disk, path)})
       if (fs::is_regular_file(file)) {
         state.load_text(read_file(file, "script.require"), "@" + file);
         lua_xmove(state.raw(), L, L == state.raw() ? 0 : 1);
@@ -245,7 +245,8 @@ void open_torch(lua_State* L) {
     const auto path = folder / "libnnscaler_torch.so";
     void* handle = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
     if (handle == nullptr)
-      throw Error(ErrorKind::state, fmt::format("[script.torch] cannot open LibTorch: {}", dlerror()),
+      throw Error(ErrorKind::state,
+                  fmt::format("[script.torch] cannot open LibTorch: {}", dlerror()),
                   "run `make setup`, then build again");
     void* symbol = dlsym(handle, "nns_register_torch");
     NNS_CHECK(symbol != nullptr, "libnnscaler_torch.so has no nns_register_torch");

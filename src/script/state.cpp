@@ -69,7 +69,9 @@ State::State() : L_(luaL_newstate()), owner_(std::this_thread::get_id()) {
   open_library(*this);
 }
 
-State::~State() { lua_close(L_); }
+State::~State() {
+  lua_close(L_);
+}
 
 State& State::of(lua_State* L) {
   lua_getfield(L, LUA_REGISTRYINDEX, kStateKey);
@@ -133,7 +135,8 @@ void State::add_search_folder(const std::string& folder) {
   lua_pop(L_, 1);
 }
 
-// --- references -----------------------------------------------------------------------------------
+// --- references
+// -----------------------------------------------------------------------------------
 
 Ref Ref::pop(lua_State* L) {
   Ref ref;
@@ -143,7 +146,9 @@ Ref Ref::pop(lua_State* L) {
   return ref;
 }
 
-Ref::Ref(Ref&& other) noexcept : L_(other.L_), ref_(other.ref_) { other.L_ = nullptr; }
+Ref::Ref(Ref&& other) noexcept : L_(other.L_), ref_(other.ref_) {
+  other.L_ = nullptr;
+}
 
 Ref& Ref::operator=(Ref&& other) noexcept {
   std::swap(L_, other.L_);
@@ -151,7 +156,9 @@ Ref& Ref::operator=(Ref&& other) noexcept {
   return *this;
 }
 
-Ref::~Ref() { reset(); }
+Ref::~Ref() {
+  reset();
+}
 
 void Ref::reset() noexcept {
   if (L_ == nullptr) return;
@@ -160,11 +167,16 @@ void Ref::reset() noexcept {
   --g_live_refs;
 }
 
-void Ref::push(lua_State* L) const { lua_rawgeti(L, LUA_REGISTRYINDEX, ref_); }
+void Ref::push(lua_State* L) const {
+  lua_rawgeti(L, LUA_REGISTRYINDEX, ref_);
+}
 
-int64_t Ref::live() { return g_live_refs; }
+int64_t Ref::live() {
+  return g_live_refs;
+}
 
-// --- errors ---------------------------------------------------------------------------------------
+// --- errors
+// ---------------------------------------------------------------------------------------
 
 void push_error(lua_State* L, const Error& error) {
   lua_createtable(L, 0, 4);

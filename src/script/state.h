@@ -89,23 +89,27 @@ int guarded(lua_State* L) {
   return lua_error(L);
 }
 
-// Registers functions into the table at the top of the stack: set_functions(L, {{"add", guarded<add>}}).
+// Registers functions into the table at the top of the stack: set_functions(L, {{"add",
+// guarded<add>}}).
 void set_functions(lua_State* L, std::initializer_list<luaL_Reg> functions);
 
-// Makes `require(name)` call `open` (which leaves one table). Modules of C++ are named nnscaler._C.X.
+// Makes `require(name)` call `open` (which leaves one table). Modules of C++ are named
+// nnscaler._C.X.
 void preload(lua_State* L, const char* name, lua_CFunction open);
 
-// --- checked access to arguments ------------------------------------------------------------------
+// --- checked access to arguments
+// ------------------------------------------------------------------
 
 // Each raises a Lua argument error that says what was expected.
-int64_t check_int(lua_State* L, int index);          // integral, |x| < 2^53
+int64_t check_int(lua_State* L, int index);  // integral, |x| < 2^53
 double check_number(lua_State* L, int index);
 std::string check_string(lua_State* L, int index);
 bool check_boolean(lua_State* L, int index);
 std::vector<int64_t> check_ints(lua_State* L, int index);  // list table of integers
 int64_t opt_int(lua_State* L, int index, int64_t fallback);
 std::string opt_string(lua_State* L, int index, std::string_view fallback);
-// Reads t[key] of the table at `index`; nil gives the fallback; another type is an error naming key.
+// Reads t[key] of the table at `index`; nil gives the fallback; another type is an error naming
+// key.
 int64_t field_int(lua_State* L, int index, const char* key, int64_t fallback);
 double field_number(lua_State* L, int index, const char* key, double fallback);
 std::string field_string(lua_State* L, int index, const char* key, std::string_view fallback);
@@ -114,7 +118,8 @@ bool field_boolean(lua_State* L, int index, const char* key, bool fallback);
 void push_string(lua_State* L, std::string_view text);
 void push_ints(lua_State* L, const std::vector<int64_t>& values);
 
-// --- userdata -------------------------------------------------------------------------------------
+// --- userdata
+// -------------------------------------------------------------------------------------
 
 // A C++ object as userdata under metatable `type` ("nnscaler.Graph"). The collector destroys it.
 template <class T>

@@ -43,9 +43,9 @@ struct Initializer {
 struct Parameter {
   TensorType type;
   Initializer init;
-  std::string path;           // "transformer.wte.weight"; set by the module tree
+  std::string path;  // "transformer.wte.weight"; set by the module tree
   bool is_buffer = false, persistent = true, requires_grad = true;
-  at::Tensor data;            // defined once materialised
+  at::Tensor data;  // defined once materialised
 };
 
 struct Box {
