@@ -25,6 +25,7 @@ struct Value {
   bool requires_grad = false;
   std::string name;
   int producer = -1;  // node id, or -1
+  std::string data;   // of a constant: its elements as bytes (row-major, little-endian), else empty
 };
 
 struct ValueRef {
@@ -57,7 +58,10 @@ struct Context {
 
 // A call of one operator. `op` is namespace::name.overload ("aten::add.Tensor"; no dot when the
 // overload is unnamed: "aten::linear"). `args` are all arguments of the schema, in its order,
-// defaults filled in.
+// defaults filled in. In-place calls never occur: they are recorded in their functional form.
+// `outputs` are the results of the schema (a list result flattened), then, for a call that writes
+// to arguments its schema does not mark (batch_norm in training mode: running_mean, running_var),
+// the new content of each written argument that is not nil, in argument order.
 struct Node {
   int id = 0;
   std::string op;
