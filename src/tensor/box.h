@@ -16,20 +16,15 @@
 
 struct lua_State;
 
-namespace nns::trace {
-class Recorder;
-}
-
 namespace nns::tensor {
 
-// A value of a Graph under construction, as a script holds it.
+// A tensor of a model that is being traced. The recorder finds what it stands for by its handle:
+// a place that in-place operators may write, not one value of the graph.
 struct Traced {
-  trace::Recorder* recorder = nullptr;  // alive as long as the trace; checked by serial
-  uint64_t trace_serial = 0;
-  int value = -1;  // graph value id
+  uint64_t trace = 0;  // serial number of the trace it belongs to
+  int handle = -1;     // of the recorder
   TensorType type;
   bool requires_grad = false;
-  bool consumed = false;  // set when anything reads it (branch detection)
 };
 
 // How the elements of a parameter come to be: a pure function of (seed, path, element index).
