@@ -1,24 +1,27 @@
---- Raises the project's error: `[area.op] what is wrong: value; expected …` with a kind and a hint.
---- Kinds: usage (exit code 2), model, plan, data, communication, state, internal (exit code 1).
+--- The one way to raise an error from Lua: `fail(kind, area, message, hint)`. The error value is
+--- the table that C++ errors have too: message, kind, hint, traceback; tostring gives the text.
+
+-- Shared with the C++ side, so that both print and cross the boundary alike.
+local Error = debug.getregistry()['nnscaler.Error']
+
 local kinds = {
   usage = true, model = true, plan = true, data = true, communication = true, state = true,
   internal = true,
 }
 
-local Error = {}
-Error.__index = Error
-Error.__name = 'nnscaler.Error'
-
-function Error:__tostring()
-  if self.hint and self.hint ~= '' then return self.message .. '\nhint: ' .. self.hint end
-  return self.message
+--- Raises an error of ours: `[area] message`, with an optional hint that says what to change.
+---@param kind 'usage'|'model'|'plan'|'data'|'communication'|'state'|'internal' who can mend it
+---@param area string 'folder.operation', as in 'trainer.step'
+---@param message string what is wrong: value; expected …
+---@param hint? string what the person can do
+local function fail(kind, area, message, hint)
+  if not kinds[kind] then error(("no error kind '%s'"):format(tostring(kind)), 2) end
+  error(setmetatable({
+    kind = kind,
+    message = ('[%s] %s'):format(area, message),
+    hint = hint,
+    traceback = (debug.traceback('', 2):gsub('^\n', '')),
+  }, Error), 0)
 end
 
----@param kind string one of the kinds above
----@param area string where it went wrong, as 'optim.step'
----@param message string what is wrong, the value, what was expected
----@param hint? string what the person can change
-return function(kind, area, message, hint)
-  if not kinds[kind] then error('unknown error kind: ' .. tostring(kind), 2) end
-  error(setmetatable({ kind = kind, message = '[' .. area .. '] ' .. message, hint = hint }, Error), 0)
-end
+return fail

@@ -3,11 +3,14 @@ local base = require 'nnscaler._C.base'
 
 local M = {}
 
+local said = {}
+
 ---@class nnscaler.Logger
 ---@field debug fun(format: string, ...)
 ---@field info fun(format: string, ...)
 ---@field warning fun(format: string, ...)
 ---@field error fun(format: string, ...)
+---@field warning_once fun(format: string, ...) the first time that this process makes this text
 
 --- Makes a logger. Its functions take what string.format takes.
 ---@param name string as 'nnscaler.trainer'
@@ -19,6 +22,13 @@ function M.logger(name)
       if select('#', ...) > 0 then text = string.format(text, ...) end
       base.log(level, name, text)
     end
+  end
+  function logger.warning_once(text, ...)
+    if select('#', ...) > 0 then text = string.format(text, ...) end
+    local key = name .. '\0' .. text
+    if said[key] then return end
+    said[key] = true
+    base.log('warning', name, text)
   end
   return logger
 end
