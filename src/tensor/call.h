@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -33,6 +34,9 @@ class Interceptor {
   // a list of tensors as a table) and returns how many. May throw. For an in-place operator the
   // result pushed is replaced by the caller's own self.
   virtual int record(lua_State* L, const Call& call) = 0;
+  // Throws: while tracing, `what` ("item()", "`<`", "#", printing) needs data that does not exist.
+  // To be called where a traced box meets such a request, before anything else is tried.
+  [[noreturn]] virtual void refuse(lua_State* L, std::string_view what, const char* hint) = 0;
 };
 
 // Sets the interceptor of this State (nullptr: calls run) and returns the one before.
