@@ -1,0 +1,65 @@
+// Adapters: the communication that turns one layout of a tensor into another. Inside one device set
+// a shortest path of collectives over the mesh; where layouts do not line up, or device sets
+// differ, regions are moved point to point.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lower/layout.h"
+
+namespace nns::lower {
+
+enum class Primitive {
+  chunk,           // R → D(dim): a local slice
+  value_chunk,     // R → V: the first keeps it, the others hold zeros
+  all_reduce,      // V → R
+  all_gather,      // D(dim) → R
+  reduce_scatter,  // V → D(dim)
+  all_to_all,      // D(from) → D(dim)
+  move,            // regions point to point
+};
+std::string_view name_of(Primitive primitive);
+
+// One region of the whole tensor that `source` sends to `target` (equal: a local copy).
+struct Move {
+  int source = 0, target = 0;
+  std::vector<Range> box;
+};
+
+// One step. A collective works along mesh axis `axis` of `before` (several for a joint all-reduce).
+struct Step {
+  Primitive primitive = Primitive::chunk;
+  std::vector<int> axes;
+  int dim = 0, from = 0;
+  Layout before, after;
+  std::vector<Move> moves;  // move only; ordered by target, then box
+};
+
+// Seconds that a collective of `bytes` (of the whole tensor held by the group) takes in a group.
+struct LinkCosts {
+  double latency = 5e-6;               // seconds a message
+  double seconds_per_byte = 1e-10;     // inside a node
+  double across_nodes = 10;            // factor on a byte between nodes
+  int devices_per_node = 8;
+};
+
+struct Adapter {
+  std::vector<Step> steps;
+  double seconds = 0;
+  int64_t bytes = 0;  // payload that leaves the busiest device
+};
+
+// Returns the cheapest steps found from `from` to `to`; empty if every device already holds its
+// piece. Ties are broken by order, so the same question gives the same answer. Throws a plan Error
+// if `to` has value axes on other devices than `from`.
+Adapter find_adapter(const Layout& from, const Layout& to, const TensorType& type,
+                     const LinkCosts& costs = {});
+
+// Payload bytes that one device sends in a ring collective over n ranks, `whole` = bytes of the
+// tensor gathered, reduced or exchanged: all-reduce 2(n−1)/n, all-gather and reduce-scatter (n−1)/n
+// of the padded size, all-to-all (n−1)/n of the local part.
+int64_t ring_bytes(Primitive primitive, int64_t elements, int64_t element_bytes, int ranks);
+
+}  // namespace nns::lower
