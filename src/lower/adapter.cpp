@@ -61,7 +61,7 @@ bool crosses_nodes(const std::vector<int>& group, const LinkCosts& costs) {
 
 double seconds_of(int64_t bytes, int messages, bool across, const LinkCosts& costs) {
   const double byte = costs.seconds_per_byte * (across ? costs.across_nodes : 1);
-  return messages * costs.latency + static_cast<double>(bytes) * byte;
+  return costs.call + messages * costs.latency + static_cast<double>(bytes) * byte;
 }
 
 struct Edge {
@@ -109,8 +109,13 @@ class MeshSearch {
     out.seconds = best[goal_];
     for (StateKey key = goal_; key != start_;) {
       const auto& [before, edge] = came.at(key);
-      out.steps.push_back({edge.primitive, edge.axes, edge.dim, edge.from,
-                           layout_of(mesh_, before), layout_of(mesh_, key), {}});
+      out.steps.push_back({edge.primitive,
+                           edge.axes,
+                           edge.dim,
+                           edge.from,
+                           layout_of(mesh_, before),
+                           layout_of(mesh_, key),
+                           {}});
       out.bytes += bytes(before, edge);
       key = StateKey(before);
     }
@@ -135,7 +140,8 @@ class MeshSearch {
     if (edge.primitive == Primitive::chunk || edge.primitive == Primitive::value_chunk)
       return 1e-9;  // local, but never free: prefer no step
     bool across = false;
-    for (int a : edge.axes) across = across || crosses_nodes(mesh_.group(mesh_.devices[0], a), costs_);
+    for (int a : edge.axes)
+      across = across || crosses_nodes(mesh_.group(mesh_.devices[0], a), costs_);
     const int n = ranks(edge);
     const int messages = edge.primitive == Primitive::all_reduce ? 2 * (n - 1) : n - 1;
     return seconds_of(bytes(key, edge), messages, across, costs_);
@@ -162,13 +168,16 @@ class MeshSearch {
         add(out, {Primitive::all_gather, {a}, state.dim, 0, with({AxisKind::replicate, 0, 0})});
         for (int d = 0; d < dims; ++d)
           if (d != state.dim)
-            add(out, {Primitive::all_to_all, {a}, d, state.dim,
+            add(out, {Primitive::all_to_all,
+                      {a},
+                      d,
+                      state.dim,
                       with({AxisKind::split, d, cuts_of(key, d)})});
       } else if (state.kind == AxisKind::value) {
         values.push_back(a);
         for (int d = 0; d < dims; ++d)
-          add(out, {Primitive::reduce_scatter, {a}, d, 0,
-                    with({AxisKind::split, d, cuts_of(key, d)})});
+          add(out,
+              {Primitive::reduce_scatter, {a}, d, 0, with({AxisKind::split, d, cuts_of(key, d)})});
       } else {
         for (int d = 0; d < dims; ++d)
           add(out, {Primitive::chunk, {a}, d, 0, with({AxisKind::split, d, cuts_of(key, d)})});
@@ -256,17 +265,22 @@ void append(Adapter& out, Adapter more) {
 
 }  // namespace
 
-std::string_view name_of(Primitive primitive) { return kNames[static_cast<size_t>(primitive)]; }
+std::string_view name_of(Primitive primitive) {
+  return kNames[static_cast<size_t>(primitive)];
+}
 
 int64_t ring_bytes(Primitive primitive, int64_t elements, int64_t element_bytes, int ranks) {
   const int64_t n = ranks;
   const int64_t padded = (elements + n - 1) / n * n;
   switch (primitive) {
-    case Primitive::all_reduce: return 2 * (n - 1) * (padded / n) * element_bytes;
+    case Primitive::all_reduce:
+      return 2 * (n - 1) * (padded / n) * element_bytes;
     case Primitive::all_gather:
     case Primitive::reduce_scatter:
-    case Primitive::all_to_all: return (n - 1) * (padded / n) * element_bytes;
-    default: return 0;
+    case Primitive::all_to_all:
+      return (n - 1) * (padded / n) * element_bytes;
+    default:
+      return 0;
   }
 }
 

@@ -39,9 +39,10 @@ struct Step {
 
 // Seconds that a collective of `bytes` (of the whole tensor held by the group) takes in a group.
 struct LinkCosts {
-  double latency = 5e-6;               // seconds a message
-  double seconds_per_byte = 1e-10;     // inside a node
-  double across_nodes = 10;            // factor on a byte between nodes
+  double call = 20e-6;              // seconds a collective takes to start
+  double latency = 1e-6;            // seconds a message
+  double seconds_per_byte = 1e-10;  // inside a node
+  double across_nodes = 10;         // factor on a byte between nodes
   int devices_per_node = 8;
 };
 

@@ -1,0 +1,92 @@
+// Schedules against the closed forms of their papers (tF = tB = tW = 1, free links, m ≥ 2p).
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "lower/schedule/schedule.h"
+
+using namespace nns;
+using namespace nns::lower;
+
+namespace {
+
+struct Idle {
+  double makespan = 0;
+  std::vector<double> whole, own;  // of [0, makespan]; between own first and last action
+};
+
+Idle idle_of(const Schedule& s, StageTimes times) {
+  Idle idle;
+  const auto lines = time_line(s, {times});
+  for (const auto& line : lines) idle.makespan = std::max(idle.makespan, line.back().stop);
+  for (const auto& line : lines) {
+    double busy = 0;
+    for (const Timed& t : line) busy += t.stop - t.start;
+    idle.whole.push_back(idle.makespan - busy);
+    idle.own.push_back(line.back().stop - line.front().start - busy);
+  }
+  return idle;
+}
+
+void check_whole(const Schedule& s, StageTimes times, double expected) {
+  INFO(s.name << " p=" << s.ranks << " m=" << s.micros);
+  for (double i : idle_of(s, times).whole) CHECK(i == Approx(expected));
+}
+
+}  // namespace
+
+TEST_CASE("idle time of every stage is the closed form") {
+  for (int p : {1, 2, 3, 4, 6, 8})
+    for (int m : {2 * p, 3 * p, 4 * p}) {
+      check_whole(make_schedule("gpipe", p, m), {}, (p - 1) * 3.0);
+      check_whole(make_schedule("1f1b", p, m), {}, (p - 1) * 3.0);
+      for (int v : {2, 3})
+        check_whole(make_schedule("1f1b_interleaved", p, m, v), {1.0 / v, 1.0 / v, 1.0 / v},
+                    (p - 1) * 3.0 / v);
+      check_whole(make_schedule("zb_h1", p, m), {}, (p - 1) * 1.0);
+    }
+}
+
+TEST_CASE("zbv leaves no gap between a rank's own first and last action") {
+  for (int p : {1, 2, 3, 4, 6, 8})
+    for (int m : {2 * p, 3 * p, 4 * p}) {
+      INFO("p=" << p << " m=" << m);
+      for (double i : idle_of(make_schedule("zbv", p, m), {}).own) CHECK(i == Approx(0));
+    }
+}
+
+TEST_CASE("every schedule runs with few micro-batches too") {
+  for (int p : {2, 4})
+    for (int m : {1, 2, 3, 4, 5})
+      for (const auto& name : schedule_names()) {
+        INFO(name << " p=" << p << " m=" << m);
+        if (name == "1f1b_interleaved" && m % p != 0) {
+          CHECK_THROWS_WITH(make_schedule(name, p, m, 2),
+                            Catch::Contains("expected a multiple of"));
+        } else if (name == "chimera" && m % 2 != 0) {
+          CHECK_THROWS_WITH(make_schedule(name, p, m), Catch::Contains("expected both even"));
+        } else {
+          CHECK_NOTHROW(make_schedule(name, p, m, name == "1f1b_interleaved" ? 2 : 1));
+        }
+      }
+}
+
+TEST_CASE("a broken schedule is refused by name") {
+  Schedule s = make_schedule("1f1b", 2, 2);
+  SECTION("missing part") {
+    s.orders[1].pop_back();
+    CHECK_THROWS_WITH(check(s), Catch::Contains("B1 of stage 1 never runs"));
+  }
+  SECTION("twice") {
+    s.orders[0].push_back({'F', 0, 0});
+    CHECK_THROWS_WITH(check(s), Catch::Contains("F0 of stage 0 runs twice"));
+  }
+  SECTION("wrong rank") {
+    s.orders[0].push_back({'F', 1, 0});
+    CHECK_THROWS_WITH(check(s), Catch::Contains("which lives on rank 1"));
+  }
+  SECTION("waits for itself") {
+    std::swap(s.orders[1][0], s.orders[1][1]);
+    CHECK_THROWS_WITH(check(s), Catch::Contains("waits for ever"));
+  }
+  CHECK_THROWS_WITH(make_schedule("1f1bb", 2, 2), Catch::Contains("1f1b_interleaved"));
+}
