@@ -9,6 +9,7 @@ namespace nns::bind {
 // Registers all modules below; called for every new machine.
 void open_core(lua_State* L);
 
-void open_base(lua_State* L);  // nnscaler._C.base: log, files, json, hashes, version
+void open_base(lua_State* L);     // nnscaler._C.base: log, files, json, hashes, version
+void open_process(lua_State* L);  // nnscaler._C.process: signals, resident memory
 
 }  // namespace nns::bind

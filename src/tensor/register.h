@@ -10,7 +10,8 @@ namespace nns::trace {
 void open(lua_State* L);  // nnscaler._C.trace
 }
 namespace nns::runtime {
-void open(lua_State* L);  // nnscaler._C.runtime
+void open(lua_State* L);        // nnscaler._C.runtime
+void open_train(lua_State* L);  // nnscaler._C.train
 }
 namespace nns::checkpoint {
 void open(lua_State* L);  // nnscaler._C.checkpoint

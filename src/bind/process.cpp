@@ -1,0 +1,91 @@
+// nnscaler._C.process: what a running job asks of its process: termination signals seen at step
+// boundaries, resident memory, processor count.
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <csignal>
+#include <cstdio>
+#include <thread>
+
+#include "bind/bind.h"
+#include "script/state.h"
+
+namespace nns::bind {
+namespace {
+
+using script::guarded;
+
+constexpr std::array<int, 2> kSignals{SIGINT, SIGTERM};
+std::atomic<int> g_signal{0};
+std::array<struct sigaction, kSignals.size()> g_before;
+bool g_watching = false;
+static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
+
+// First signal: remembered until the next step boundary. Second: the process ends at once.
+void on_signal(int signal) {
+  int none = 0;
+  if (!g_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
+}
+
+int watch_signals(lua_State*) {  // (): from now on SIGINT and SIGTERM only set the flag
+  if (g_watching) return 0;
+  g_signal = 0;
+  struct sigaction action {};
+  action.sa_handler = &on_signal;
+  action.sa_flags = SA_RESTART;
+  sigemptyset(&action.sa_mask);
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &action, &g_before[i]);
+  g_watching = true;
+  return 0;
+}
+
+int unwatch_signals(lua_State*) {  // (): puts the former handlers back
+  if (!g_watching) return 0;
+  for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &g_before[i], nullptr);
+  g_watching = false;
+  return 0;
+}
+
+int pending_signal(lua_State* L) {  // () → number of the signal seen since watch_signals, or nil
+  const int signal = g_signal;
+  if (signal == 0)
+    lua_pushnil(L);
+  else
+    lua_pushinteger(L, signal);
+  return 1;
+}
+
+int rss_bytes(lua_State* L) {  // () → resident bytes of this process
+  long total = 0, resident = 0;
+  std::FILE* file = std::fopen("/proc/self/statm", "r");
+  if (file == nullptr) fail(ErrorKind::state, "[process.rss] cannot read /proc/self/statm");
+  const int fields = std::fscanf(file, "%ld %ld", &total, &resident);
+  std::fclose(file);
+  if (fields != 2) fail(ErrorKind::state, "[process.rss] /proc/self/statm has no page counts");
+  lua_pushnumber(L, static_cast<double>(resident) * static_cast<double>(sysconf(_SC_PAGESIZE)));
+  return 1;
+}
+
+int processors(lua_State* L) {  // () → processors this process may use
+  lua_pushinteger(L, std::max(1U, std::thread::hardware_concurrency()));
+  return 1;
+}
+
+int open(lua_State* L) {
+  lua_createtable(L, 0, 5);
+  script::set_functions(L, {{"watch_signals", guarded<watch_signals>},
+                            {"unwatch_signals", guarded<unwatch_signals>},
+                            {"pending_signal", guarded<pending_signal>},
+                            {"rss_bytes", guarded<rss_bytes>},
+                            {"processors", guarded<processors>}});
+  return 1;
+}
+
+}  // namespace
+
+void open_process(lua_State* L) {
+  script::preload(L, "nnscaler._C.process", guarded<open>);
+}
+
+}  // namespace nns::bind

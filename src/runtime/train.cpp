@@ -1,0 +1,160 @@
+#include "runtime/train.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/linalg_vector_norm.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "script/state.h"
+#include "tensor/box.h"
+#include "tensor/register.h"
+
+namespace nns::runtime {
+namespace {
+
+using script::guarded;
+
+constexpr int64_t kBlock = 16384;  // elements whose squares are summed by one task
+constexpr int64_t kLanes = 8;
+
+// Scales n elements and returns the sum of their squares.
+template <class T>
+double scale_block(T* x, int64_t n, double scale) {
+  double sums[kLanes] = {};
+  const T factor = static_cast<T>(scale);
+  int64_t i = 0;
+  if (scale != 1.0)
+    for (int64_t j = 0; j < n; ++j) x[j] *= factor;
+  for (; i + kLanes <= n; i += kLanes)
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const double v = x[i + lane];
+      sums[lane] += v * v;
+    }
+  for (int64_t lane = 0; i < n; ++i, ++lane) {
+    const double v = x[i];
+    sums[lane] += v * v;
+  }
+  double total = 0;
+  for (double s : sums) total += s;
+  return total;
+}
+
+struct Block {
+  size_t tensor;
+  int64_t start, size;
+};
+
+bool is_plain(const at::Tensor& t) {
+  return t.is_cpu() && t.is_contiguous() &&
+         (t.scalar_type() == at::kFloat || t.scalar_type() == at::kDouble);
+}
+
+std::vector<at::Tensor> check_list(lua_State* L, int index) {
+  luaL_checktype(L, index, LUA_TTABLE);
+  const int n = static_cast<int>(lua_objlen(L, index));
+  std::vector<at::Tensor> list;
+  list.reserve(static_cast<size_t>(n));
+  for (int i = 1; i <= n; ++i) {
+    lua_rawgeti(L, index, i);
+    list.push_back(tensor::check_real(L, -1));
+    lua_pop(L, 1);
+  }
+  return list;
+}
+
+int lua_scale_and_norm(lua_State* L) {  // (gradients, scale) → norm
+  lua_pushnumber(L, scale_and_norm(check_list(L, 1), script::check_number(L, 2)));
+  return 1;
+}
+
+int lua_scale(lua_State* L) {  // (gradients, factor)
+  const at::NoGradGuard no_grad;
+  const auto list = check_list(L, 1);
+  if (!list.empty()) at::_foreach_mul_(list, at::Scalar(script::check_number(L, 2)));
+  return 0;
+}
+
+// (parameters, gradients): replaces, in the list of gradients, those whose elements do not lie in
+// memory as their parameter's do; the fused optimizer kernels walk both by address.
+int lua_align(lua_State* L) {
+  const auto parameters = check_list(L, 1);
+  const auto gradients = check_list(L, 2);
+  NNS_CHECK(parameters.size() == gradients.size(), "{} parameters, {} gradients",
+            parameters.size(), gradients.size());
+  const at::NoGradGuard no_grad;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    const at::Tensor& w = parameters[i];
+    const at::Tensor& g = gradients[i];
+    if (g.sizes() != w.sizes())
+      fail(ErrorKind::internal, "[optim.step] gradient {} has {} elements, its parameter {}", i + 1,
+           g.numel(), w.numel());
+    if (g.strides() == w.strides() || (g.is_contiguous() && w.is_contiguous())) continue;
+    at::Tensor aligned = at::empty_like(w);
+    aligned.copy_(g);
+    tensor::push(L, std::move(aligned));
+    lua_rawseti(L, 2, static_cast<int>(i + 1));
+  }
+  return 0;
+}
+
+int threads(lua_State* L) {  // ([n]) → number of threads LibTorch computes with
+  if (!lua_isnoneornil(L, 1)) {
+    const int64_t n = script::check_int(L, 1);
+    if (n < 1) fail(ErrorKind::usage, "[process.threads] {} threads; expected at least 1", n);
+    at::set_num_threads(static_cast<int>(n));
+  }
+  lua_pushinteger(L, at::get_num_threads());
+  return 1;
+}
+
+int open(lua_State* L) {
+  lua_createtable(L, 0, 4);
+  script::set_functions(L, {{"scale_and_norm", guarded<lua_scale_and_norm>},
+                            {"scale", guarded<lua_scale>},
+                            {"align", guarded<lua_align>},
+                            {"threads", guarded<threads>}});
+  return 1;
+}
+
+}  // namespace
+
+double scale_and_norm(const std::vector<at::Tensor>& gradients, double scale) {
+  const at::NoGradGuard no_grad;
+  std::vector<Block> blocks;
+  double total = 0;
+  for (size_t t = 0; t < gradients.size(); ++t) {
+    const at::Tensor& g = gradients[t];
+    if (is_plain(g)) {
+      for (int64_t start = 0; start < g.numel(); start += kBlock)
+        blocks.push_back({t, start, std::min(kBlock, g.numel() - start)});
+    } else {
+      if (scale != 1.0) at::_foreach_mul_({g}, at::Scalar(scale));
+      const double norm = at::linalg_vector_norm(g, 2, {}, false, at::kDouble).item<double>();
+      total += norm * norm;
+    }
+  }
+  std::vector<double> sums(blocks.size());
+  at::parallel_for(0, static_cast<int64_t>(blocks.size()), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t b = begin; b < end; ++b) {
+      const Block& block = blocks[static_cast<size_t>(b)];
+      const at::Tensor& g = gradients[block.tensor];
+      double& sum = sums[static_cast<size_t>(b)];
+      if (g.scalar_type() == at::kFloat)
+        sum = scale_block(static_cast<float*>(g.data_ptr()) + block.start, block.size, scale);
+      else
+        sum = scale_block(static_cast<double*>(g.data_ptr()) + block.start, block.size, scale);
+    }
+  });
+  for (double s : sums) total += s;
+  return std::sqrt(total);
+}
+
+void open_train(lua_State* L) {
+  script::preload(L, "nnscaler._C.train", guarded<open>);
+}
+
+}  // namespace nns::runtime
