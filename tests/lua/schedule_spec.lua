@@ -58,7 +58,7 @@ describe('lr schedules', function()
       return tostring(err)
     end
     local context = { lr = 1, total_steps = 5 }
-    assert.matches("no schedule 'cosin'; expected constant, cosine, linear",
+    assert.matches("nothing is named 'cosin'; expected constant, cosine, linear",
       message({ type = 'cosin' }, context))
     assert.matches("unknown key 'warmup' of schedule 'cosine'",
       message({ type = 'cosine', args = { warmup = 3 } }, context))

@@ -6,37 +6,33 @@
 --- returns `function(args, context) → function(t) → lr`, where t counts from 0 in units of the
 --- interval and context is { lr =, horizon = }.
 local fail = require 'nnscaler.fail'
+local resolve = require 'nnscaler.resolve'
 local sorted = require 'nnscaler.sorted'
 
 local M = {}
-
-local builtin = { constant = true, linear = true, cosine = true }
 
 ---@class nnscaler.ScheduleContext
 ---@field lr number the optimizer's learning rate
 ---@field horizon integer units of the interval until the end of the run
 ---@field steps_per_epoch integer|nil
 
+local what = {
+  key = 'lr_scheduler.type', prefix = 'nnscaler.schedules.',
+  builtin = { 'constant', 'cosine', 'linear' },
+  expects = 'a function (args, context) that returns a function of the step',
+}
+
 local function factory_of(kind)
-  if type(kind) == 'function' then return kind end
-  if builtin[kind] then return require('nnscaler.schedules.' .. kind) end
-  local found, module = pcall(require, kind)
-  if not found then
-    local text = tostring(module)
-    if not text:find("module '" .. kind .. "' not found", 1, true) then error(module, 0) end
-    fail('usage', 'lr_scheduler.type',
-      ("no schedule '%s'; expected %s, or a module that `require` finds")
-      :format(kind, table.concat(sorted.sorted_keys(builtin), ', ')))
+  local factory = resolve(what, kind)
+  if type(factory) ~= 'function' then
+    fail('usage', what.key, ("'%s' is a %s; expected %s"):format(tostring(kind), type(factory),
+      what.expects))
   end
-  if type(module) ~= 'function' then
-    fail('usage', 'lr_scheduler.type', ("module '%s' returns a %s; expected a function (args, "
-      .. 'context) that returns a function of the step'):format(kind, type(module)))
-  end
-  return module
+  return factory
 end
 
 --- Makes the schedule of a job.
----@param config { type?: string|function, args?: table, interval?: 'step'|'epoch' }|nil nil: constant
+---@param config { type?: string|function, args?: table, interval?: string }|nil nil: constant
 ---@param context { lr: number, total_steps: integer, steps_per_epoch: integer|nil }
 ---@return fun(step: integer): number lr learning rate of the step that follows `step` done ones
 function M.new(config, context)

@@ -1,0 +1,166 @@
+--- Optimizers on ATen's fused kernels: one call for each parameter group. Meaning and defaults are
+--- PyTorch's. A parameter whose gradient is nil is neither moved nor decayed; a frozen one is not
+--- here at all.
+---
+--- `{ type = 'adamw', args = { lr = 1e-3 }, groups = { { match = '*.bias', weight_decay = 0 } } }`
+--- A kind is a module { defaults, slots(options), update(optimizer, bucket, options) }; a user's own
+--- is found by `require`.
+---
+--- One step: `collect` the gradients, `scale` them by 1/Σn and measure their norm (one pass, squares
+--- summed in float64), `clip` (a second pass, only where the norm is too large),
+--- `step`. The kernels' own grad_scale is not used: it is a float32, float64 runs would lose by it.
+local fail = require 'nnscaler.fail'
+local glob = require 'nnscaler.optim.glob'
+local resolve = require 'nnscaler.resolve'
+local sorted = require 'nnscaler.sorted'
+local state = require 'nnscaler.optim.state'
+
+local M = {}
+
+---@class nnscaler.Optimizer
+---@field kind string|table as configured
+---@field lr number base learning rate, before the schedule
+---@field options table[] options of each group; the first is the default group
+---@field slots table[] one a trainable parameter: { name, data, group, count, tensors }
+local Optimizer = {}
+Optimizer.__index = Optimizer
+
+local what = {
+  key = 'optimizer.type', prefix = 'nnscaler.optim.', builtin = { 'adam', 'adamw', 'sgd' },
+  expects = 'an optimizer kind { defaults, slots, update }',
+}
+
+-- Options of a group: the kind's defaults, the job's arguments, the group's own.
+local function merge(kind, key, ...)
+  local options = {}
+  for name, value in sorted.sorted_pairs(kind.defaults) do options[name] = value end
+  for i = 1, select('#', ...) do
+    for name, value in sorted.sorted_pairs((select(i, ...))) do
+      if kind.defaults[name] == nil then
+        fail('usage', key, ("unknown key '%s'; expected %s"):format(tostring(name),
+          table.concat(sorted.sorted_keys(kind.defaults), ', ')))
+      end
+      options[name] = value
+    end
+  end
+  if kind.check then kind.check(options, key) end
+  return options
+end
+
+local function own_options(group)
+  local own = {}
+  for name, value in sorted.sorted_pairs(group) do
+    if name ~= 'match' then own[name] = value end
+  end
+  return own
+end
+
+--- Makes the optimizer of a job.
+---@param config { type: string|table, args?: table, groups?: table[] }
+---@param parameters { name: string, data: nnscaler.Tensor, requires_grad: boolean }[]
+---@return nnscaler.Optimizer
+function M.new(config, parameters)
+  local kind = resolve(what, config.type)
+  if type(kind) ~= 'table' or not kind.defaults or not kind.slots or not kind.update then
+    fail('usage', what.key, ("'%s' is no optimizer; expected %s"):format(tostring(config.type),
+      what.expects))
+  end
+  local args = config.args or {}
+  local self = setmetatable({ kind = kind, options = {}, slots = {}, by_name = {} }, Optimizer)
+  self.options[1] = merge(kind, 'optimizer.args', args)
+  self.lr = self.options[1].lr
+  for i, group in ipairs(config.groups or {}) do
+    self.options[i + 1] = merge(kind, ('optimizer.groups[%d]'):format(i), args, own_options(group))
+  end
+  local group_of = glob.assign(config.groups or {}, parameters)
+  for _, parameter in ipairs(parameters) do
+    if parameter.requires_grad then
+      local slot = { name = parameter.name, data = parameter.data, count = 0, tensors = {},
+        group = group_of[parameter.name] + 1, dtype = parameter.data.dtype }
+      self.slots[#self.slots + 1] = slot
+      self.by_name[slot.name] = slot
+    end
+  end
+  return self
+end
+
+--- Takes the gradients of this step.
+---@param grad fun(name: string): nnscaler.Tensor|nil
+function Optimizer:collect(grad)
+  local active, parameters, gradients = {}, {}, {}
+  for _, slot in ipairs(self.slots) do
+    local g = grad(slot.name)
+    if g ~= nil then
+      local n = #active + 1
+      active[n], parameters[n], gradients[n] = slot, slot.data, g
+    end
+  end
+  require('nnscaler._C.train').align(parameters, gradients)
+  self.active, self.gradients = active, gradients
+end
+
+--- Multiplies the collected gradients by a factor.
+---@param factor number
+---@return number norm 2-norm of all of them after that
+function Optimizer:scale(factor)
+  return require('nnscaler._C.train').scale_and_norm(self.gradients, factor)
+end
+
+--- Clips the collected gradients to a global norm as torch.nn.utils.clip_grad_norm_ does.
+---@param norm number what `scale` returned
+---@param max number largest norm allowed; 0: no clipping
+function Optimizer:clip(norm, max)
+  if max <= 0 then return end
+  local factor = max / (norm + 1e-6)
+  if factor < 1 then require('nnscaler._C.train').scale(self.gradients, factor) end
+end
+
+--- Updates the parameters whose gradients were collected, and forgets the gradients.
+---@param lr number learning rate of the default group; groups with their own keep their ratio to it
+function Optimizer:step(lr)
+  local buckets, order = {}, {}
+  for i, slot in ipairs(self.active) do
+    local key = slot.group .. slot.dtype .. slot.count
+    local bucket = buckets[key]
+    if not bucket then
+      bucket = { group = slot.group, dtype = slot.dtype, count = slot.count, parameters = {},
+        gradients = {}, slots = {} }
+      buckets[key], order[#order + 1] = bucket, bucket
+    end
+    local n = #bucket.slots + 1
+    bucket.slots[n], bucket.parameters[n], bucket.gradients[n] = slot, slot.data, self.gradients[i]
+  end
+  self.active, self.gradients = nil, nil
+  require('nnscaler.tensor').no_grad(function()
+    for _, bucket in ipairs(order) do
+      local options = self.options[bucket.group]
+      -- lr·(own/base) would not be lr exactly where own is base
+      bucket.lr = options.lr == self.lr and lr or lr * (options.lr / self.lr)
+      self:make_state(bucket, options)
+      self.kind.update(self, bucket, options)
+      for _, slot in ipairs(bucket.slots) do slot.count = slot.count + 1 end
+    end
+  end)
+end
+
+-- Makes the state tensors of parameters that are updated for the first time.
+function Optimizer:make_state(bucket, options)
+  for _, name in ipairs(self.kind.slots(options)) do
+    local list = {}
+    for i, slot in ipairs(bucket.slots) do
+      slot.tensors[name] = slot.tensors[name] or slot.data:zeros_like()
+      list[i] = slot.tensors[name]
+    end
+    bucket[name] = list
+  end
+end
+
+--- Returns the state for a checkpoint: numbers of updates by parameter name, and the tensors.
+---@return { counts: table<string, integer>, tensors: table[] } state as optim.state says
+function Optimizer:state() return state.export(self) end
+
+--- Takes a state back; all of it is checked before any of it is used.
+---@param saved { counts: table<string, integer>, tensors: table[] }
+function Optimizer:load_state(saved) state.import(self, saved) end
+
+return M
