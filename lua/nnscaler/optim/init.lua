@@ -3,10 +3,10 @@
 --- here at all.
 ---
 --- `{ type = 'adamw', args = { lr = 1e-3 }, groups = { { match = '*.bias', weight_decay = 0 } } }`
---- A kind is a module { defaults, slots(options), update(optimizer, bucket, options) }; a user's own
+--- A kind is a module { defaults, slots(options), update(self, bucket, options) }; a user's own
 --- is found by `require`.
 ---
---- One step: `collect` the gradients, `scale` them by 1/Σn and measure their norm (one pass, squares
+--- One step: `collect` gradients, `scale` them by 1/Σn and measure their norm (one pass, squares
 --- summed in float64), `clip` (a second pass, only where the norm is too large),
 --- `step`. The kernels' own grad_scale is not used: it is a float32, float64 runs would lose by it.
 local fail = require 'nnscaler.fail'
