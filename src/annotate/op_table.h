@@ -30,11 +30,11 @@ class CallView {
   CallView(std::string_view op, const std::vector<NamedArg>& args, TypeOf type_of);
   CallView(const graph::Graph& graph, const graph::Node& node);
 
-  std::string_view op() const { return op_; }           // "aten::add.Tensor"
-  std::string_view base() const;                        // "aten::add"
+  std::string_view op() const { return op_; }  // "aten::add.Tensor"
+  std::string_view base() const;               // "aten::add"
   const std::vector<NamedArg>& args() const { return *args_; }
-  const Arg* find(std::string_view name) const;         // nullptr: absent
-  bool has(std::string_view name) const;                // present and not nil
+  const Arg* find(std::string_view name) const;  // nullptr: absent
+  bool has(std::string_view name) const;         // present and not nil
 
   const TensorType& tensor(std::string_view name) const;
   const TensorType* maybe_tensor(std::string_view name) const;  // nullptr: nil or not a tensor
@@ -42,7 +42,7 @@ class CallView {
   int64_t integer(std::string_view name) const;
   int64_t integer(std::string_view name, int64_t if_nil) const;
   std::optional<int64_t> maybe_integer(std::string_view name) const;
-  double real(std::string_view name) const;             // an integer is taken too
+  double real(std::string_view name) const;  // an integer is taken too
   double real(std::string_view name, double if_nil) const;
   bool boolean(std::string_view name, bool if_nil = false) const;
   std::vector<int64_t> ints(std::string_view name) const;  // nil: empty; one integer: a list of it

@@ -10,6 +10,7 @@ namespace nns::bind {
 void open_core(lua_State* L);
 
 void open_base(lua_State* L);     // nnscaler._C.base: log, files, json, hashes, version
+void open_graph(lua_State* L);    // nnscaler._C.graph: graphs, operator table
 void open_process(lua_State* L);  // nnscaler._C.process: signals, resident memory
 
 }  // namespace nns::bind

@@ -4,8 +4,9 @@
 // Ids count from 0 in order of creation, so the same model gives the same text and the same hash.
 #pragma once
 
-#include <map>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -117,6 +118,8 @@ uint64_t structure_hash(const Graph& graph);
 // Throws an internal Error that names node and rule if the graph is malformed (use before
 // definition, dangling ids, wrong producer, duplicate names, bad ordinal).
 void verify(const Graph& graph);
+// The first broken rule in words, or nothing.
+std::optional<std::string> find_fault(const Graph& graph);
 
 // Ids of the values a node reads, in argument order (nil left out, repeats kept).
 std::vector<int> inputs_of(const Node& node);

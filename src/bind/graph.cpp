@@ -1,0 +1,184 @@
+// nnscaler._C.graph: graphs as userdata with text, JSON, hashes and queries.
+#include "bind/graph.h"
+
+#include "bind/bind.h"
+#include "script/state.h"
+
+namespace nns::bind {
+namespace {
+
+using graph::Graph;
+using graph::Node;
+using graph::Value;
+using graph::ValueRef;
+using script::guarded;
+using script::push_string;
+using Handle = std::shared_ptr<const Graph>;
+
+template <class List, class Push>
+void push_list(lua_State* L, const List& list, Push push) {
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  int i = 0;
+  for (const auto& item : list) {
+    push(item);
+    lua_rawseti(L, -2, ++i);
+  }
+}
+void push_ids(lua_State* L, const std::vector<int>& ids) {
+  push_list(L, ids, [L](int id) { lua_pushinteger(L, id); });
+}
+void set_string(lua_State* L, const char* key, std::string_view text) {
+  push_string(L, text);
+  lua_setfield(L, -2, key);
+}
+void set_int(lua_State* L, const char* key, int64_t value) {
+  lua_pushinteger(L, static_cast<lua_Integer>(value));
+  lua_setfield(L, -2, key);
+}
+
+// A plain value of an argument; a tensor is {value = id}, lists are lists, nil stays nil.
+struct ArgPusher {
+  lua_State* L;
+  void operator()(std::monostate) const { lua_pushnil(L); }
+  void operator()(ValueRef x) const {
+    if (x.id < 0) return lua_pushnil(L);
+    lua_createtable(L, 0, 1);
+    set_int(L, "value", x.id);
+  }
+  void operator()(bool x) const { lua_pushboolean(L, x); }
+  void operator()(int64_t x) const { lua_pushnumber(L, static_cast<double>(x)); }
+  void operator()(double x) const { lua_pushnumber(L, x); }
+  void operator()(const std::string& x) const { push_string(L, x); }
+  void operator()(DType x) const { push_string(L, name_of(x)); }
+  void operator()(const graph::Symbol& x) const { push_string(L, x.name); }
+  template <class T>
+  void operator()(const std::vector<T>& list) const {
+    push_list(L, list, [this](const auto& x) { (*this)(T(x)); });
+  }
+};
+
+// {id, name, shape, dtype, role, requires_grad, producer}
+void push_value(lua_State* L, const Value& v) {
+  lua_createtable(L, 0, 7);
+  set_int(L, "id", v.id);
+  set_string(L, "name", v.name);
+  script::push_ints(L, v.type.shape);
+  lua_setfield(L, -2, "shape");
+  set_string(L, "dtype", name_of(v.type.dtype));
+  set_string(L, "role", name_of(v.role));
+  lua_pushboolean(L, v.requires_grad);
+  lua_setfield(L, -2, "requires_grad");
+  if (v.producer >= 0) set_int(L, "producer", v.producer);
+}
+
+// {id, op, module, ordinal, file, line, source, inputs = ids, outputs = ids, args = {name = …}}
+void push_node(lua_State* L, const Node& n) {
+  lua_createtable(L, 0, 10);
+  set_int(L, "id", n.id);
+  set_string(L, "op", n.op);
+  set_string(L, "module", n.module);
+  set_int(L, "ordinal", n.ordinal);
+  set_string(L, "file", n.loc.file);
+  set_int(L, "line", n.loc.line);
+  set_string(L, "source", n.source_text);
+  push_ids(L, graph::inputs_of(n));
+  lua_setfield(L, -2, "inputs");
+  push_ids(L, n.outputs);
+  lua_setfield(L, -2, "outputs");
+  lua_createtable(L, 0, static_cast<int>(n.args.size()));
+  for (const auto& arg : n.args) {
+    push_string(L, arg.name);
+    std::visit(ArgPusher{L}, arg.value);
+    lua_rawset(L, -3);
+  }
+  lua_setfield(L, -2, "args");
+}
+
+int graph_text(lua_State* L) {  // ([locations = true])
+  push_string(L, to_text(check_graph(L, 1), lua_isnoneornil(L, 2) || lua_toboolean(L, 2)));
+  return 1;
+}
+int graph_json(lua_State* L) {
+  push_string(L, to_json(check_graph(L, 1)));
+  return 1;
+}
+int graph_hash(lua_State* L) {  // 16 hexadecimal digits
+  push_string(L, hex(exact_hash(check_graph(L, 1))));
+  return 1;
+}
+int graph_structure(lua_State* L) {
+  push_string(L, hex(structure_hash(check_graph(L, 1))));
+  return 1;
+}
+int graph_name(lua_State* L) {
+  push_string(L, check_graph(L, 1).name);
+  return 1;
+}
+int graph_training(lua_State* L) {
+  lua_pushboolean(L, check_graph(L, 1).training);
+  return 1;
+}
+int graph_nodes(lua_State* L) {
+  push_list(L, check_graph(L, 1).nodes, [L](const Node& n) { push_node(L, n); });
+  return 1;
+}
+int graph_values(lua_State* L) {  // position in the list is id + 1
+  push_list(L, check_graph(L, 1).values, [L](const Value& v) { push_value(L, v); });
+  return 1;
+}
+template <std::vector<int> Graph::* Ids>
+int graph_leaves(lua_State* L) {
+  const Graph& g = check_graph(L, 1);
+  push_list(L, g.*Ids, [&](int id) { push_value(L, g.value({id})); });
+  return 1;
+}
+
+int from_json_text(lua_State* L) {  // (text) → graph
+  push_graph(L, graph::from_json(script::check_string(L, 1)));
+  return 1;
+}
+
+int open(lua_State* L) {
+  lua_createtable(L, 0, 4);
+  script::set_functions(L, {{"from_json", guarded<from_json_text>}});
+  return 1;
+}
+
+// The type is there from the start: other folders push graphs too.
+void make_graph_type(lua_State* L) {
+  script::make_type<Handle>(L, kGraphType,
+                            {{"text", guarded<graph_text>},
+                             {"json", guarded<graph_json>},
+                             {"hash", guarded<graph_hash>},
+                             {"structure", guarded<graph_structure>},
+                             {"name", guarded<graph_name>},
+                             {"training", guarded<graph_training>},
+                             {"nodes", guarded<graph_nodes>},
+                             {"values", guarded<graph_values>},
+                             {"inputs", guarded<graph_leaves<&Graph::inputs>>},
+                             {"parameters", guarded<graph_leaves<&Graph::parameters>>},
+                             {"buffers", guarded<graph_leaves<&Graph::buffers>>}});
+  luaL_getmetatable(L, kGraphType);
+  lua_pushcfunction(L, guarded<graph_text>);
+  lua_setfield(L, -2, "__tostring");
+  lua_pop(L, 1);
+}
+
+}  // namespace
+
+void push_graph(lua_State* L, Handle graph) {
+  script::push_object<Handle>(L, kGraphType, std::move(graph));
+}
+void push_graph(lua_State* L, Graph graph) {
+  push_graph(L, std::make_shared<const Graph>(std::move(graph)));
+}
+const Graph& check_graph(lua_State* L, int index) {
+  return *script::check_object<Handle>(L, index, kGraphType);
+}
+
+void open_graph(lua_State* L) {
+  make_graph_type(L);
+  script::preload(L, "nnscaler._C.graph", guarded<open>);
+}
+
+}  // namespace nns::bind
