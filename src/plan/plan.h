@@ -1,0 +1,76 @@
+// Plan: what is split, where it runs, in which order, for one scale unit of `plan_ngpus` devices;
+// runtime_ngpus / plan_ngpus units repeat it on other samples. Plain data that survives re-tracing:
+// operators are named by module path, operator and ordinal, never by an id of one trace.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "graph/graph.h"
+
+namespace nns::plan {
+
+// One partition step of an operator: cut in `parts` along the identifier that its annotation gives
+// dimension `dim` of tensor operand `input`; input -1 replicates `parts` times instead.
+struct Step {
+  int input = -1, dim = 0, parts = 1;
+  bool operator==(const Step&) const = default;
+};
+
+// Name of an operator that survives re-tracing.
+struct OpKey {
+  std::string module, op;
+  int ordinal = 0;
+  auto operator<=>(const OpKey&) const = default;
+};
+// "h.0.attn aten::linear#1"
+std::string to_string(const OpKey& key);
+
+struct OpPlan {
+  OpKey key;
+  std::vector<Step> steps;   // outer first; parts row-major over them (the last varies fastest)
+  std::vector<int> devices;  // plan device of each part; repeats run one after another there
+  int stage = 0;
+  int recompute = -1;  // recompute group, or -1
+
+  int parts() const;
+  bool operator==(const OpPlan&) const = default;
+};
+
+// Where the weights rest between steps.
+enum class WeightHome {
+  replicated,  // as they are used
+  sharded,     // cut over the scale units (and replicas), gathered for use: fsdp
+};
+
+struct Plan {
+  std::string policy;  // what made it
+  int plan_ngpus = 1, runtime_ngpus = 1;
+  std::vector<OpPlan> ops;  // in program order of the graph it was made for
+  int stages = 1;
+  std::vector<std::vector<int>> stage_devices;  // per stage
+  std::string schedule = "1f1b";                // of several stages; a predefined name or "custom"
+  int micro_batches = 1;                        // a unit's micro-batches a step
+  int chunks = 1;                               // stages a pipeline rank
+  WeightHome weights = WeightHome::replicated;
+  uint64_t structure = 0;  // graph::structure_hash of the graph it was made for
+
+  int units() const { return runtime_ngpus / plan_ngpus; }
+};
+
+// Text form, one line an operator; a small change of the plan is a small change of the text.
+std::string to_text(const Plan& plan);
+std::string to_json(const Plan& plan);
+// Throws a state Error on malformed input.
+Plan from_json(std::string_view text);
+uint64_t hash(const Plan& plan);
+
+// The plan's entry of each node of a graph, by node id. Nodes that the plan does not know (an
+// evaluation graph has others) inherit the entry of the producer of their first operand;
+// `inherited` gets their ids. Throws a plan Error that names the first difference when the plan is
+// for another graph (structure hash and operator keys differ in training mode).
+std::vector<const OpPlan*> match(const Plan& plan, const graph::Graph& graph,
+                                 std::vector<int>* inherited = nullptr);
+
+}  // namespace nns::plan
