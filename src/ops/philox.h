@@ -1,5 +1,5 @@
-// Random numbers without hidden state. Every draw is a function of a key (purpose and path), the run
-// seed, the step, the micro-batch and the index of the element in the unsplit tensor, so a rank
+// Random numbers without hidden state. Every draw is a function of a key (purpose and path), the
+// run seed, the step, the micro-batch and the index of the element in the unsplit tensor, so a rank
 // draws its slice of the one-device tensor bit for bit, in any chunking and on any thread count.
 // The generator is Philox4x32-10 of Salmon et al., "Parallel random numbers: as easy as 1, 2, 3".
 // No LibTorch here.
@@ -54,18 +54,21 @@ inline Stream make_stream(std::string_view key, uint64_t seed, uint64_t step = 0
           static_cast<uint32_t>(micro)};
 }
 
-// --- 32-bit draws, for masks ----------------------------------------------------------------------
+// --- 32-bit draws, for masks
+// ----------------------------------------------------------------------
 
-// A tile of 64 elements shares 16 blocks; word w of block b belongs to element 16 w + b. So the words
-// of a tile come out of vector registers in the order of the elements, whatever the vector width.
+// A tile of 64 elements shares 16 blocks; word w of block b belongs to element 16 w + b. So the
+// words of a tile come out of vector registers in the order of the elements, whatever the vector
+// width.
 inline constexpr int64_t kTile = 64, kTileBlocks = 16;
 
 inline uint32_t word(const Stream& s, uint64_t element) {
-  return s.block(element / kTile * kTileBlocks + element % kTileBlocks)[element % kTile /
-                                                                        kTileBlocks];
+  return s.block(element / kTile * kTileBlocks +
+                 element % kTileBlocks)[element % kTile / kTileBlocks];
 }
 
-// --- 64-bit draws ---------------------------------------------------------------------------------
+// --- 64-bit draws
+// ---------------------------------------------------------------------------------
 
 inline uint64_t word64(const Stream& s, uint64_t element) {
   const Block b = s.block(element / 2);

@@ -1,5 +1,5 @@
-#include <catch2/catch.hpp>
 #include <rapidcheck.h>
+#include <catch2/catch.hpp>
 
 #include <set>
 
@@ -143,6 +143,7 @@ TEST_CASE("the runs of a slice are its elements in the unsplit tensor") {
 }
 
 TEST_CASE("a slice outside its tensor is refused with both shapes") {
-  CHECK_THROWS_WITH(Slice({2, 3}, {1, 0}, {2, 3}),
-                    "[ops.slice] a slice of shape [2, 3] at [1, 0] is not inside a tensor of [2, 3]");
+  CHECK_THROWS_WITH(
+      Slice({2, 3}, {1, 0}, {2, 3}),
+      "[ops.slice] a slice of shape [2, 3] at [1, 0] is not inside a tensor of [2, 3]");
 }

@@ -1,0 +1,177 @@
+// nnscaler::dropout and nnscaler::fill_*: random operators that draw the same element values
+// whichever slice of a tensor this rank holds.
+#include "ops/random.h"
+
+#include <ATen/Dispatch.h>
+#include <ATen/OpMathType.h>
+#include <ATen/Parallel.h>
+#include <ATen/ops/copy.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/library.h>
+
+#include "ops/words.h"
+
+namespace nns::ops {
+
+Stream checked_stream(std::string_view key, int64_t seed, int64_t step, int64_t micro) {
+  if (seed < 0 || seed >= int64_t{1} << 53)
+    fail(ErrorKind::usage, "[ops.random] seed {}; expected 0 to 2^53 - 1", seed);
+  if (step < 0 || step > UINT32_MAX || micro < 0 || micro > UINT32_MAX)
+    fail(ErrorKind::usage, "[ops.random] step {}, micro-batch {}; expected 0 to 2^32 - 1", step,
+         micro);
+  return make_stream(key, static_cast<uint64_t>(seed), static_cast<uint64_t>(step),
+                     static_cast<uint64_t>(micro));
+}
+
+Slice checked_slice(at::IntArrayRef shape, const OptionalShape& offset, const OptionalShape& full) {
+  if (offset.has_value() != full.has_value())
+    fail(ErrorKind::usage, "[ops.random] offset and full are given together or not at all");
+  return full ? Slice(shape.vec(), offset->vec(), full->vec()) : Slice(shape.vec());
+}
+
+void check_probability(double p) {
+  if (!(p >= 0 && p <= 1))
+    fail(ErrorKind::usage, "[ops.dropout] probability {}; expected 0 to 1", p);
+}
+
+namespace {
+
+constexpr int64_t kGrain = 8192;   // elements a thread gets at least
+constexpr int64_t kBuffer = 1024;  // words drawn at a time: stays in the first-level cache
+
+template <class T>
+void dropout_run(const T* x, T* y, int64_t count, const uint32_t* words, uint64_t threshold,
+                 at::opmath_type<T> scale) {
+  const auto limit = static_cast<uint32_t>(threshold);  // below 2^32: p = 1 never comes here
+  for (int64_t i = 0; i < count; ++i)
+    y[i] = words[i] >= limit ? static_cast<T>(static_cast<at::opmath_type<T>>(x[i]) * scale) : T(0);
+}
+
+}  // namespace
+
+at::Tensor dropout_cpu(const at::Tensor& input, double p, std::string_view key, int64_t seed,
+                       int64_t step, int64_t micro, OptionalShape offset, OptionalShape full) {
+  check_probability(p);
+  const Stream stream = checked_stream(key, seed, step, micro);
+  const Slice slice = checked_slice(input.sizes(), offset, full);
+  if (p == 0) return input.clone();
+  const at::Tensor x = input.contiguous();
+  at::Tensor y = at::empty_like(x);
+  const uint64_t threshold = drop_threshold(p);
+  if (threshold >> 32) return y.zero_();
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, x.scalar_type(), "nnscaler::dropout", [&] {
+        const auto scale = static_cast<at::opmath_type<scalar_t>>(1.0 / (1.0 - p));
+        const scalar_t* from = x.const_data_ptr<scalar_t>();
+        scalar_t* to = y.mutable_data_ptr<scalar_t>();
+        at::parallel_for(0, slice.numel_local(), kGrain, [&](int64_t begin, int64_t end) {
+          uint32_t words[kBuffer];
+          slice.for_each_run(begin, end, [&](int64_t local, int64_t at, int64_t count) {
+            while (count > 0) {
+              // Stop at tile borders, so that the next draw begins a tile.
+              const int64_t n = std::min(count, kBuffer - at % kTile);
+              draw_words(stream, static_cast<uint64_t>(at), n, words);
+              dropout_run(from + local, to + local, n, words, threshold, scale);
+              local += n;
+              at += n;
+              count -= n;
+            }
+          });
+        });
+      });
+  return y;
+}
+
+namespace {
+
+// Writes draw(element index) to every element. Values are computed in double and rounded once, so
+// the float32 tensor is the rounded float64 one.
+template <class Draw>
+at::Tensor& fill(at::Tensor& self, OptionalShape offset, OptionalShape full, Draw draw) {
+  const Slice slice = checked_slice(self.sizes(), offset, full);
+  at::Tensor target = self.is_cpu() && self.is_contiguous()
+                          ? self
+                          : at::empty(self.sizes(), self.options().device(at::kCPU));
+  AT_DISPATCH_FLOATING_TYPES_AND2(
+      at::kHalf, at::kBFloat16, target.scalar_type(), "nnscaler::fill", [&] {
+        scalar_t* to = target.mutable_data_ptr<scalar_t>();
+        at::parallel_for(0, slice.numel_local(), kGrain, [&](int64_t begin, int64_t end) {
+          slice.for_each_run(begin, end, [&](int64_t local, int64_t at, int64_t count) {
+            for (int64_t i = 0; i < count; ++i)
+              to[local + i] = static_cast<scalar_t>(draw(static_cast<uint64_t>(at + i)));
+          });
+        });
+      });
+  if (!target.is_same(self)) self.copy_(target);
+  return self;
+}
+
+at::Tensor& fill_normal_(at::Tensor& self, double mean, double std, c10::string_view key,
+                         int64_t seed, OptionalShape offset, OptionalShape full) {
+  const Stream s = checked_stream(key, seed, 0, 0);
+  return fill(self, offset, full, [=](uint64_t e) { return mean + std * normal(s, e); });
+}
+
+at::Tensor& fill_uniform_(at::Tensor& self, double low, double high, c10::string_view key,
+                          int64_t seed, OptionalShape offset, OptionalShape full) {
+  const Stream s = checked_stream(key, seed, 0, 0);
+  return fill(self, offset, full, [=](uint64_t e) { return low + (high - low) * uniform(s, e); });
+}
+
+// Normal values conditioned on lying in [low, high], by inversion.
+at::Tensor& fill_trunc_normal_(at::Tensor& self, double mean, double std, double low, double high,
+                               c10::string_view key, int64_t seed, OptionalShape offset,
+                               OptionalShape full) {
+  if (!(std > 0 && low < high))
+    fail(ErrorKind::usage,
+         "[ops.fill_trunc_normal_] std {}, bounds {} and {}; expected std > 0 and low < high", std,
+         low, high);
+  const Stream s = checked_stream(key, seed, 0, 0);
+  const auto distribution = [&](double x) {
+    return 0.5 * std::erfc(-(x - mean) / (std * 1.41421356237309504880));
+  };
+  const double from = distribution(low), to = distribution(high);
+  if (!(from < to))
+    fail(ErrorKind::usage,
+         "[ops.fill_trunc_normal_] bounds {} and {} hold no probability of mean {}, std {}", low,
+         high, mean, std);
+  return fill(self, offset, full, [=](uint64_t e) {
+    // The half step keeps the argument away from 0 and 1.
+    const double u = from + (to - from) * (uniform(s, e) + 0x1p-54);
+    return std::min(high, std::max(low, mean + std * normal_quantile(u)));
+  });
+}
+
+TORCH_LIBRARY(nnscaler, m) {
+  m.def(
+      "dropout(Tensor input, float p, str key, int seed, int step, int micro, "
+      "int[]? offset=None, int[]? full=None) -> Tensor");
+  m.def(
+      "dropout_mask(Tensor like, float p, str key, int seed, int step, int micro, "
+      "int[]? offset=None, int[]? full=None) -> Tensor");
+  m.def(
+      "fill_normal_(Tensor(a!) self, float mean, float std, str key, int seed, "
+      "int[]? offset=None, int[]? full=None) -> Tensor(a!)");
+  m.def(
+      "fill_uniform_(Tensor(a!) self, float low, float high, str key, int seed, "
+      "int[]? offset=None, int[]? full=None) -> Tensor(a!)");
+  m.def(
+      "fill_trunc_normal_(Tensor(a!) self, float mean, float std, float low, float high, str key, "
+      "int seed, int[]? offset=None, int[]? full=None) -> Tensor(a!)");
+}
+
+TORCH_LIBRARY_IMPL(nnscaler, CPU, m) {
+  m.impl("dropout", dropout_cpu);
+}
+
+TORCH_LIBRARY_IMPL(nnscaler, CompositeExplicitAutograd, m) {
+  m.impl("dropout", dropout_composed);
+  m.impl("dropout_mask", dropout_mask);
+  m.impl("fill_normal_", fill_normal_);
+  m.impl("fill_uniform_", fill_uniform_);
+  m.impl("fill_trunc_normal_", fill_trunc_normal_);
+}
+
+}  // namespace
+}  // namespace nns::ops
