@@ -102,7 +102,7 @@ TEST_CASE("characters are numbered by code point and come back", "[data]") {
       c.encode("abz", "prompt"),
       Contains("the character 'z' at byte 2 of 'prompt' is not in the vocabulary of 7"));
   CHECK_THROWS_WITH(c.decode({7}), Contains("id 7 is outside the vocabulary of 7"));
-  for (const std::string& bad :
+  for (const std::string bad :
        {"a\xff", "\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"})
     CHECK_THROWS_WITH(Characters::of(bad, "t"), Contains("is not UTF-8 text: byte"));
   CHECK_THROWS_WITH(Characters({"ab"}), Contains("'ab' is not one character"));
