@@ -57,7 +57,7 @@ struct ArgPusher {
   }
 };
 
-// {id, name, shape, dtype, role, requires_grad, producer}
+// {id, name, shape, dtype, role, requires_grad, producer, data = bytes of a constant}
 void push_value(lua_State* L, const Value& v) {
   lua_createtable(L, 0, 7);
   set_int(L, "id", v.id);
@@ -69,6 +69,7 @@ void push_value(lua_State* L, const Value& v) {
   lua_pushboolean(L, v.requires_grad);
   lua_setfield(L, -2, "requires_grad");
   if (v.producer >= 0) set_int(L, "producer", v.producer);
+  if (!v.data.empty()) set_string(L, "data", v.data);
 }
 
 // {id, op, module, ordinal, file, line, source, inputs = ids, outputs = ids, args = {name = …}}
@@ -133,6 +134,42 @@ int graph_leaves(lua_State* L) {
   return 1;
 }
 
+// A nested result: a tensor is {value = id}, a table a table (list entries keep their numbers).
+void push_nest(lua_State* L, const graph::Nest& nest) {
+  using Fields = std::vector<std::pair<std::string, graph::Nest>>;
+  luaL_checkstack(L, 4, "results nested too deeply");
+  const auto* fields = std::get_if<Fields>(&nest.node);
+  if (fields == nullptr) {
+    if (const auto* ref = std::get_if<ValueRef>(&nest.node)) return ArgPusher{L}(*ref);
+    if (const auto* x = std::get_if<bool>(&nest.node)) return ArgPusher{L}(*x);
+    if (const auto* x = std::get_if<double>(&nest.node)) return ArgPusher{L}(*x);
+    if (const auto* x = std::get_if<std::string>(&nest.node)) return ArgPusher{L}(*x);
+    return lua_pushnil(L);
+  }
+  lua_newtable(L);
+  for (const auto& [key, value] : *fields) {
+    push_string(L, key);
+    if (lua_isnumber(L, -1)) {
+      lua_pushnumber(L, lua_tonumber(L, -1));
+      lua_remove(L, -2);
+    }
+    push_nest(L, value);
+    lua_rawset(L, -3);
+  }
+}
+int graph_outputs(lua_State* L) {  // what forward returns, in order
+  push_list(L, check_graph(L, 1).outputs, [L](const graph::Nest& n) { push_nest(L, n); });
+  return 1;
+}
+int graph_updates(lua_State* L) {  // { {buffer = id, value = id}, … }
+  push_list(L, check_graph(L, 1).buffer_updates, [L](const auto& update) {
+    lua_createtable(L, 0, 2);
+    set_int(L, "buffer", update.first);
+    set_int(L, "value", update.second);
+  });
+  return 1;
+}
+
 int from_json_text(lua_State* L) {  // (text) → graph
   push_graph(L, graph::from_json(script::check_string(L, 1)));
   return 1;
@@ -155,6 +192,8 @@ void make_graph_type(lua_State* L) {
                              {"training", guarded<graph_training>},
                              {"nodes", guarded<graph_nodes>},
                              {"values", guarded<graph_values>},
+                             {"outputs", guarded<graph_outputs>},
+                             {"buffer_updates", guarded<graph_updates>},
                              {"inputs", guarded<graph_leaves<&Graph::inputs>>},
                              {"parameters", guarded<graph_leaves<&Graph::parameters>>},
                              {"buffers", guarded<graph_leaves<&Graph::buffers>>}});
