@@ -2,5 +2,5 @@
 #include "tensor/register.h"
 
 extern "C" void nns_register_torch(lua_State* L) {
-  (void)L;
+  nns::comm::open(L);
 }

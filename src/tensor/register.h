@@ -9,10 +9,13 @@ void open(lua_State* L);  // nnscaler._C.tensor
 namespace nns::trace {
 void open(lua_State* L);  // nnscaler._C.trace
 }
+namespace nns::comm {
+void open(lua_State* L);  // nnscaler._C.comm
+}
 namespace nns::runtime {
 void open(lua_State* L);        // nnscaler._C.runtime
 void open_train(lua_State* L);  // nnscaler._C.train
-}
+}  // namespace nns::runtime
 namespace nns::checkpoint {
 void open(lua_State* L);  // nnscaler._C.checkpoint
 }

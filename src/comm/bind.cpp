@@ -1,0 +1,251 @@
+// nnscaler._C.comm: groups and collectives for Lua, and rank threads of the local backend.
+#include "comm/bind.h"
+
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <exception>
+#include <thread>
+
+#include "base/log.h"
+#include "comm/group.h"
+#include "comm/local.h"
+#include "script/library.h"
+#include "script/state.h"
+#include "tensor/box.h"
+#include "tensor/register.h"
+
+namespace nns::comm {
+namespace {
+
+using script::check_int;
+using script::check_string;
+using script::guarded;
+using tensor::check_real;
+
+constexpr const char* kCommunicator = "nnscaler.Communicator";
+constexpr const char* kGroup = "nnscaler.Group";
+constexpr const char* kCurrent = "nnscaler.comm.current";
+
+using CommunicatorPtr = std::shared_ptr<Communicator>;
+using GroupPtr = std::shared_ptr<Group>;
+
+Group& group_at(lua_State* L) {
+  return *script::check_object<GroupPtr>(L, 1, kGroup);
+}
+Communicator& communicator_at(lua_State* L) {
+  return *script::check_object<CommunicatorPtr>(L, 1, kCommunicator);
+}
+
+Reduce reduce_at(lua_State* L, int index) {
+  static constexpr const char* names[] = {"sum", "max", "min", nullptr};
+  return static_cast<Reduce>(luaL_checkoption(L, index, "sum", names));
+}
+
+// --- groups
+// ---------------------------------------------------------------------------------------
+
+int group_all_reduce(lua_State* L) {  // (group, tensor [, 'sum'|'max'|'min']) → tensor, in place
+  at::Tensor t = check_real(L, 2);
+  group_at(L).all_reduce(t, reduce_at(L, 3));
+  lua_pushvalue(L, 2);
+  return 1;
+}
+int group_all_gather(lua_State* L) {  // (group, tensor, dim, whole)
+  tensor::push(L, group_at(L).all_gather(check_real(L, 2), check_int(L, 3), check_int(L, 4)));
+  return 1;
+}
+int group_reduce_scatter(lua_State* L) {  // (group, tensor, dim)
+  tensor::push(L, group_at(L).reduce_scatter(check_real(L, 2), check_int(L, 3)));
+  return 1;
+}
+int group_all_to_all(lua_State* L) {  // (group, tensor, dim, from, whole)
+  tensor::push(L, group_at(L).all_to_all(check_real(L, 2), check_int(L, 3), check_int(L, 4),
+                                         check_int(L, 5)));
+  return 1;
+}
+int group_broadcast(lua_State* L) {  // (group, tensor, root) → tensor, in place
+  at::Tensor t = check_real(L, 2);
+  group_at(L).broadcast(t, static_cast<int>(check_int(L, 3)));
+  lua_pushvalue(L, 2);
+  return 1;
+}
+int group_send(lua_State* L) {  // (group, tensor, peer)
+  group_at(L).send(check_real(L, 2), static_cast<int>(check_int(L, 3)));
+  return 0;
+}
+int group_recv(lua_State* L) {  // (group, tensor, peer) → tensor, filled
+  at::Tensor t = check_real(L, 2);
+  group_at(L).recv(t, static_cast<int>(check_int(L, 3)));
+  lua_pushvalue(L, 2);
+  return 1;
+}
+int group_barrier(lua_State* L) {
+  group_at(L).barrier();
+  return 0;
+}
+int group_exchange(lua_State* L) {  // (group, text) → list of texts
+  const auto all = group_at(L).exchange(check_string(L, 2));
+  lua_createtable(L, static_cast<int>(all.size()), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    script::push_string(L, all[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+int group_size(lua_State* L) {
+  lua_pushinteger(L, group_at(L).size());
+  return 1;
+}
+int group_position(lua_State* L) {
+  lua_pushinteger(L, group_at(L).position());
+  return 1;
+}
+int group_ranks(lua_State* L) {
+  const auto& ranks = group_at(L).ranks();
+  script::push_ints(L, {ranks.begin(), ranks.end()});
+  return 1;
+}
+int group_bytes_sent(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(group_at(L).bytes_sent()));
+  return 1;
+}
+
+// --- communicators
+// --------------------------------------------------------------------------------
+
+int communicator_rank(lua_State* L) {
+  lua_pushinteger(L, communicator_at(L).rank());
+  return 1;
+}
+int communicator_size(lua_State* L) {
+  lua_pushinteger(L, communicator_at(L).size());
+  return 1;
+}
+int communicator_backend(lua_State* L) {
+  script::push_string(L, communicator_at(L).backend());
+  return 1;
+}
+int communicator_group(lua_State* L) {  // (communicator, list of ranks)
+  Communicator& communicator = communicator_at(L);
+  std::vector<int> ranks;
+  for (int64_t r : script::check_ints(L, 2)) {
+    if (r < 0 || r >= communicator.size())
+      fail(ErrorKind::usage, "[comm.group] rank {}; expected 0 to {}", r, communicator.size() - 1);
+    ranks.push_back(static_cast<int>(r));
+  }
+  std::sort(ranks.begin(), ranks.end());
+  if (std::adjacent_find(ranks.begin(), ranks.end()) != ranks.end())
+    fail(ErrorKind::usage, "[comm.group] a rank is listed twice");
+  if (!std::binary_search(ranks.begin(), ranks.end(), communicator.rank()))
+    fail(ErrorKind::usage, "[comm.group] rank {} is not a member of the group it asks for",
+         communicator.rank());
+  script::push_object<GroupPtr>(L, kGroup, communicator.group(std::move(ranks)));
+  return 1;
+}
+
+int current(lua_State* L) {  // () → communicator of this rank, or nil when there is one rank only
+  lua_getfield(L, LUA_REGISTRYINDEX, kCurrent);
+  return 1;
+}
+
+// --- rank threads
+// ---------------------------------------------------------------------------------
+
+struct RankResult {
+  std::string text;
+  std::exception_ptr error;
+};
+
+void run_rank(const std::shared_ptr<LocalWorld>& world, int rank, int size, int threads,
+              const std::string& module, const std::string& argument, RankResult& result) {
+  CommunicatorPtr communicator = join_local(world, rank);
+  try {
+    log::set_rank(rank, size);
+    at::set_num_threads(threads);
+    script::State state;
+    lua_State* L = state.raw();
+    script::open_torch(L);
+    set_current(L, communicator);
+    state.require(module);
+    script::push_string(L, argument);
+    state.call(1, 1);
+    size_t n = 0;
+    const char* text = lua_tolstring(L, -1, &n);
+    if (text != nullptr) result.text.assign(text, n);
+  } catch (const Error& e) {
+    result.error = std::current_exception();
+    communicator->abort(e.message());
+  } catch (const std::exception& e) {
+    result.error = std::current_exception();
+    communicator->abort(e.what());
+  }
+}
+
+int run_local(lua_State* L) {  // (ranks, module, argument text) → list of result texts
+  const int size = static_cast<int>(check_int(L, 1));
+  const std::string module = check_string(L, 2), argument = script::opt_string(L, 3, "");
+  if (size < 1 || size > 256)
+    fail(ErrorKind::usage, "[comm.local] {} ranks; expected 1 to 256", size);
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  const auto world = make_local_world(size);
+  std::vector<RankResult> results(static_cast<size_t>(size));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < size; ++r)
+    threads.emplace_back([&, r] {
+      run_rank(world, r, size, std::max(1, cores / size), module, argument,
+               results[static_cast<size_t>(r)]);
+    });
+  for (auto& t : threads) t.join();
+  // The rank that failed by itself speaks; the others only gave up after it.
+  if (const int first = failed_rank(*world); first >= 0)
+    std::rethrow_exception(results[static_cast<size_t>(first)].error);
+  lua_createtable(L, size, 0);
+  for (int r = 0; r < size; ++r) {
+    script::push_string(L, results[static_cast<size_t>(r)].text);
+    lua_rawseti(L, -2, r + 1);
+  }
+  return 1;
+}
+
+int open_module(lua_State* L) {
+  script::make_type<GroupPtr>(L, kGroup,
+                              {{"all_reduce", guarded<group_all_reduce>},
+                               {"all_gather", guarded<group_all_gather>},
+                               {"reduce_scatter", guarded<group_reduce_scatter>},
+                               {"all_to_all", guarded<group_all_to_all>},
+                               {"broadcast", guarded<group_broadcast>},
+                               {"send", guarded<group_send>},
+                               {"recv", guarded<group_recv>},
+                               {"barrier", guarded<group_barrier>},
+                               {"exchange", guarded<group_exchange>},
+                               {"size", guarded<group_size>},
+                               {"position", guarded<group_position>},
+                               {"ranks", guarded<group_ranks>},
+                               {"bytes_sent", guarded<group_bytes_sent>}});
+  script::make_type<CommunicatorPtr>(L, kCommunicator,
+                                     {{"rank", guarded<communicator_rank>},
+                                      {"size", guarded<communicator_size>},
+                                      {"backend", guarded<communicator_backend>},
+                                      {"group", guarded<communicator_group>}});
+  lua_createtable(L, 0, 4);
+  script::set_functions(L, {{"current", guarded<current>}, {"run_local", guarded<run_local>}});
+  return 1;
+}
+
+}  // namespace
+
+void set_current(lua_State* L, std::shared_ptr<Communicator> communicator) {
+  lua_getglobal(L, "require");
+  script::push_string(L, "nnscaler._C.comm");
+  script::State::of(L).call(1, 0);
+  script::push_object<CommunicatorPtr>(L, kCommunicator, std::move(communicator));
+  lua_setfield(L, LUA_REGISTRYINDEX, kCurrent);
+}
+
+void open(lua_State* L) {
+  script::preload(L, "nnscaler._C.comm", guarded<open_module>);
+}
+
+}  // namespace nns::comm

@@ -1,0 +1,110 @@
+// Cutting, padding and joining around the backends' equal-sized collectives.
+#include "comm/group.h"
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+
+#include "lower/layout.h"
+
+namespace nns::comm {
+namespace {
+
+using lower::part_of;
+using lower::Range;
+
+Range part(int64_t whole, int index, int parts) {
+  return part_of({0, whole}, index, parts);
+}
+
+// `tensor` with zeros behind it along `dim` up to `length`.
+at::Tensor padded(const at::Tensor& tensor, int64_t dim, int64_t length) {
+  const int64_t missing = length - tensor.size(dim);
+  if (missing == 0) return tensor;
+  auto sizes = tensor.sizes().vec();
+  sizes[static_cast<size_t>(dim)] = missing;
+  return at::cat({tensor, at::zeros(sizes, tensor.options())}, dim);
+}
+
+// Part k of n along `dim`, padded to the longest part, stacked in front: [n, …].
+at::Tensor cut(const at::Tensor& tensor, int64_t dim, int n) {
+  const int64_t whole = tensor.size(dim), longest = part(whole, 0, n).length();
+  if (dim == 0 && whole % n == 0) {
+    auto sizes = tensor.sizes().vec();
+    sizes[0] = longest;
+    sizes.insert(sizes.begin(), n);
+    return tensor.contiguous().view(sizes);
+  }
+  std::vector<at::Tensor> parts;
+  for (int k = 0; k < n; ++k) {
+    const Range r = part(whole, k, n);
+    parts.push_back(padded(tensor.narrow(dim, r.start, r.length()), dim, longest));
+  }
+  return at::stack(parts);
+}
+
+// Undoes `cut`: joins all[k] along `dim` to length `whole`.
+at::Tensor join(const at::Tensor& all, int64_t dim, int64_t whole, int n) {
+  if (dim == 0 && whole % n == 0) {
+    auto sizes = all.sizes().slice(1).vec();
+    sizes[0] = whole;
+    return all.view(sizes);
+  }
+  std::vector<at::Tensor> parts;
+  for (int k = 0; k < n; ++k) parts.push_back(all[k].narrow(dim, 0, part(whole, k, n).length()));
+  return at::cat(parts, dim);
+}
+
+std::vector<int64_t> with_front(int n, const at::Tensor& tensor) {
+  auto sizes = tensor.sizes().vec();
+  sizes.insert(sizes.begin(), n);
+  return sizes;
+}
+
+}  // namespace
+
+void Group::all_reduce(at::Tensor& tensor, Reduce reduce) {
+  if (size() == 1) return;
+  if (tensor.is_contiguous()) return do_all_reduce(tensor, reduce);
+  at::Tensor dense = tensor.contiguous();
+  do_all_reduce(dense, reduce);
+  tensor.copy_(dense);
+}
+
+at::Tensor Group::all_gather(const at::Tensor& local, int64_t dim, int64_t whole) {
+  if (size() == 1) return local;
+  const at::Tensor one = padded(local, dim, part(whole, 0, size()).length()).contiguous();
+  at::Tensor all = at::empty(with_front(size(), one), one.options());
+  do_all_gather(all, one);
+  return join(all, dim, whole, size());
+}
+
+at::Tensor Group::reduce_scatter(const at::Tensor& addend, int64_t dim) {
+  if (size() == 1) return addend;
+  const at::Tensor all = cut(addend, dim, size());
+  at::Tensor one = at::empty(all.sizes().slice(1), all.options());
+  do_reduce_scatter(one, all);
+  return one.narrow(dim, 0, part(addend.size(dim), position(), size()).length());
+}
+
+at::Tensor Group::all_to_all(const at::Tensor& local, int64_t dim, int64_t from, int64_t whole) {
+  if (size() == 1) return local;
+  // Parts of `dim` go out; what comes in are the ranks' parts of `from`, padded alike.
+  const at::Tensor in =
+      cut(padded(local, from, part(whole, 0, size()).length()), dim, size()).contiguous();
+  at::Tensor out = at::empty(in.sizes(), in.options());
+  do_all_to_all(out, in);
+  const int64_t mine = part(local.size(dim), position(), size()).length();
+  return join(out, from, whole, size()).narrow(dim, 0, mine);
+}
+
+void Group::broadcast(at::Tensor& tensor, int root) {
+  if (size() == 1) return;
+  if (tensor.is_contiguous()) return do_broadcast(tensor, root);
+  at::Tensor dense = tensor.contiguous();
+  do_broadcast(dense, root);
+  tensor.copy_(dense);
+}
+
+}  // namespace nns::comm

@@ -1,0 +1,79 @@
+// Communicator: collectives over a group of ranks. A backend implements the virtual functions on
+// contiguous CPU or device tensors of equal size on all ranks; cutting and joining along dimensions
+// (also uneven ones) is done here once for all backends.
+//
+// All members call the same operations in the same order. Every call carries a sequence number, an
+// operation name, dtype and element count; a backend that sees a mismatch throws a communication
+// Error that names operation, group, ranks and what differs. A group of one rank does nothing.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace nns::comm {
+
+enum class Reduce { sum, max, min };
+
+class Group {
+ public:
+  Group(std::vector<int> ranks, int position) : ranks_(std::move(ranks)), position_(position) {}
+  virtual ~Group() = default;
+  Group(const Group&) = delete;
+  Group& operator=(const Group&) = delete;
+
+  const std::vector<int>& ranks() const { return ranks_; }  // global ranks, ascending
+  int size() const { return static_cast<int>(ranks_.size()); }
+  int position() const { return position_; }  // of this rank in `ranks`
+  // Payload bytes this rank has sent through the group.
+  int64_t bytes_sent() const { return bytes_sent_; }
+
+  // Reduces in place. Addends are added in order of rank; bfloat16 and float16 in float32.
+  void all_reduce(at::Tensor& tensor, Reduce reduce = Reduce::sum);
+  // Joins the local parts along `dim`; `whole` is its length in the result (parts as part_of).
+  at::Tensor all_gather(const at::Tensor& local, int64_t dim, int64_t whole);
+  // Sums, and keeps this rank's part along `dim`.
+  at::Tensor reduce_scatter(const at::Tensor& addend, int64_t dim);
+  // Cuts along `dim` and joins along `from`, whose whole length is `whole`.
+  at::Tensor all_to_all(const at::Tensor& local, int64_t dim, int64_t from, int64_t whole);
+  void broadcast(at::Tensor& tensor, int root);  // root: position in the group
+  // Point to point; `peer` is a position. A send may return before it is received.
+  virtual void send(const at::Tensor& tensor, int peer) = 0;
+  virtual void recv(at::Tensor& tensor, int peer) = 0;
+  virtual void barrier() = 0;
+  // Every rank gets what each rank gave, in order of position.
+  virtual std::vector<std::string> exchange(const std::string& mine) = 0;
+
+ protected:
+  // Backends: contiguous tensors; `all` has size() times the elements of `one`.
+  virtual void do_all_reduce(at::Tensor& tensor, Reduce reduce) = 0;
+  virtual void do_all_gather(at::Tensor& all, const at::Tensor& one) = 0;
+  virtual void do_reduce_scatter(at::Tensor& one, const at::Tensor& all) = 0;
+  virtual void do_all_to_all(at::Tensor& out, const at::Tensor& in) = 0;
+  virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
+  void count(int64_t bytes) { bytes_sent_ += bytes; }
+
+ private:
+  std::vector<int> ranks_;
+  int position_;
+  int64_t bytes_sent_ = 0;
+};
+
+// One rank's door to all others. Groups are made by their members only, in an agreed order.
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual std::string backend() const = 0;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  // Collective over `ranks` (ascending, distinct, this rank among them).
+  virtual std::shared_ptr<Group> group(std::vector<int> ranks) = 0;
+  // Tells the others that this rank gives up; their pending calls throw.
+  virtual void abort(const std::string& reason) = 0;
+};
+
+}  // namespace nns::comm

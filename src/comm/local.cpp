@@ -1,0 +1,274 @@
+#include "comm/local.h"
+
+#include <ATen/ops/empty.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "base/error.h"
+#include "comm/reduce.h"
+
+namespace nns::comm {
+
+// Everything is guarded by one mutex: ranks are few, and waiting is rare beside the work.
+class LocalWorld {
+ public:
+  explicit LocalWorld(int size) : size(size) {}
+
+  const int size;
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string failure;  // reason of the first rank that gave up
+  int failed_rank = -1;
+
+  void throw_if_failed(const char* operation) const {
+    if (failed_rank >= 0)
+      fail(ErrorKind::communication, "[comm.{}] rank {} gave up: {}", operation, failed_rank,
+           failure);
+  }
+
+  // Waits for `ready` (called under the mutex); throws when a rank gives up meanwhile.
+  template <class F>
+  void wait(std::unique_lock<std::mutex>& lock, const char* operation, F ready) {
+    while (!ready()) {
+      throw_if_failed(operation);
+      changed.wait(lock);
+    }
+  }
+
+  // One meeting place a group.
+  struct Post {
+    std::string call;  // operation, dtype, count
+    const at::Tensor* in = nullptr;
+    const at::Tensor* out = nullptr;
+    std::string text;
+  };
+  struct Room {
+    std::vector<Post> posts;
+    int arrived = 0;
+    uint64_t round = 0;
+    std::map<std::pair<int, int>, std::deque<at::Tensor>> mail;  // (from, to)
+  };
+  std::map<std::vector<int>, std::shared_ptr<Room>> rooms;
+
+  std::shared_ptr<Room> room(const std::vector<int>& ranks) {
+    const std::lock_guard lock(mutex);
+    auto& room = rooms[ranks];
+    if (!room) {
+      room = std::make_shared<Room>();
+      room->posts.resize(ranks.size());
+    }
+    return room;
+  }
+};
+
+std::shared_ptr<LocalWorld> make_local_world(int size) {
+  return std::make_shared<LocalWorld>(size);
+}
+
+namespace {
+
+class LocalGroup : public Group {
+ public:
+  LocalGroup(std::shared_ptr<LocalWorld> world, std::vector<int> ranks, int position)
+      : Group(ranks, position), world_(std::move(world)), room_(world_->room(ranks)) {}
+
+  void send(const at::Tensor& tensor, int peer) override {
+    const std::lock_guard lock(world_->mutex);
+    world_->throw_if_failed("send");
+    room_->mail[{position(), peer}].push_back(tensor.contiguous().clone());
+    count(tensor.numel() * static_cast<int64_t>(tensor.element_size()));
+    world_->changed.notify_all();
+  }
+
+  void recv(at::Tensor& tensor, int peer) override {
+    at::Tensor message;
+    {
+      std::unique_lock lock(world_->mutex);
+      auto& box = room_->mail[{peer, position()}];
+      world_->wait(lock, "recv", [&] { return !box.empty(); });
+      message = std::move(box.front());
+      box.pop_front();
+    }
+    if (message.sizes() != tensor.sizes() || message.scalar_type() != tensor.scalar_type())
+      fail(ErrorKind::communication,
+           "[comm.recv] rank {} expects {} {} from rank {}, which sent {} {}",
+           ranks()[static_cast<size_t>(position())], c10::toString(tensor.scalar_type()),
+           fmt::join(tensor.sizes(), "×"), ranks()[static_cast<size_t>(peer)],
+           c10::toString(message.scalar_type()), fmt::join(message.sizes(), "×"));
+    tensor.copy_(message);
+  }
+
+  void barrier() override {
+    meet("barrier", {}, [](const auto&) {});
+  }
+
+  std::vector<std::string> exchange(const std::string& mine) override {
+    std::vector<std::string> all;
+    LocalWorld::Post post;
+    post.text = mine;
+    meet("exchange", std::move(post), [&](const std::vector<LocalWorld::Post>& posts) {
+      for (const auto& p : posts) all.push_back(p.text);
+    });
+    return all;
+  }
+
+ protected:
+  void do_all_reduce(at::Tensor& tensor, Reduce reduce) override {
+    // Each rank sums one chunk of all, then copies the others' chunks: the traffic of a ring.
+    const int n = size();
+    const int64_t chunk = (tensor.numel() + n - 1) / n;
+    at::Tensor mine = at::empty({n * chunk}, tensor.options());
+    mine.narrow(0, 0, tensor.numel()).copy_(tensor.view(-1));
+    if (n * chunk > tensor.numel())
+      mine.narrow(0, tensor.numel(), n * chunk - tensor.numel()).zero_();
+    at::Tensor sum = at::empty({chunk}, tensor.options());
+    meet("all_reduce", post_of(mine, sum), [&](const auto& posts) {
+      std::vector<at::Tensor> addends;
+      for (const auto& p : posts) addends.push_back(p.in->narrow(0, position() * chunk, chunk));
+      reduce_in_order(sum, addends, reduce);
+      count_elements(tensor, (n - 1) * chunk);
+    });
+    meet("all_reduce", post_of(mine, sum), [&](const auto& posts) {
+      for (int k = 0; k < n; ++k)
+        mine.narrow(0, k * chunk, chunk).copy_(*posts[static_cast<size_t>(k)].out);
+      count_elements(tensor, (n - 1) * chunk);
+    });
+    tensor.view(-1).copy_(mine.narrow(0, 0, tensor.numel()));
+  }
+
+  void do_all_gather(at::Tensor& all, const at::Tensor& one) override {
+    meet("all_gather", post_of(one, all), [&](const auto& posts) {
+      for (int k = 0; k < size(); ++k) all[k].copy_(*posts[static_cast<size_t>(k)].in);
+      count_elements(one, (size() - 1) * one.numel());
+    });
+  }
+
+  void do_reduce_scatter(at::Tensor& one, const at::Tensor& all) override {
+    meet("reduce_scatter", post_of(all, one), [&](const auto& posts) {
+      std::vector<at::Tensor> addends;
+      for (const auto& p : posts) addends.push_back((*p.in)[position()]);
+      reduce_in_order(one, addends, Reduce::sum);
+      count_elements(one, (size() - 1) * one.numel());
+    });
+  }
+
+  void do_all_to_all(at::Tensor& out, const at::Tensor& in) override {
+    meet("all_to_all", post_of(in, out), [&](const auto& posts) {
+      for (int k = 0; k < size(); ++k)
+        out[k].copy_((*posts[static_cast<size_t>(k)].in)[position()]);
+      count_elements(in, in.numel() / size() * (size() - 1));
+    });
+  }
+
+  void do_broadcast(at::Tensor& tensor, int root) override {
+    meet("broadcast", post_of(tensor, tensor), [&](const auto& posts) {
+      if (position() != root) tensor.copy_(*posts[static_cast<size_t>(root)].in);
+      if (position() == root) count_elements(tensor, (size() - 1) * tensor.numel());
+    });
+  }
+
+ private:
+  static LocalWorld::Post post_of(const at::Tensor& in, const at::Tensor& out) {
+    return {fmt::format("{} [{}]", c10::toString(in.scalar_type()), fmt::join(in.sizes(), ", ")),
+            &in,
+            &out,
+            {}};
+  }
+
+  void count_elements(const at::Tensor& like, int64_t elements) {
+    count(elements * static_cast<int64_t>(like.element_size()));
+  }
+
+  // All members post, each then works on what all posted, and leaves when all are done with it.
+  template <class F>
+  void meet(const char* operation, LocalWorld::Post post, F work) {
+    post.call = fmt::format("{} {} #{}", operation, post.call, calls_++);
+    arrive(operation, [&] { room_->posts[static_cast<size_t>(position())] = std::move(post); });
+    for (int k = 0; k < size(); ++k) {
+      const auto& theirs = room_->posts[static_cast<size_t>(k)].call;
+      const auto& mine = room_->posts[static_cast<size_t>(position())].call;
+      if (theirs != mine) {
+        const std::string what = fmt::format(
+            "[comm.{}] the ranks of group {} disagree: rank {} calls {}, rank {} calls {}",
+            operation, fmt::join(ranks(), ","), ranks()[static_cast<size_t>(position())], mine,
+            ranks()[static_cast<size_t>(k)], theirs);
+        fail(ErrorKind::communication, "{}", what);
+      }
+    }
+    work(room_->posts);
+    arrive(operation, [] {});
+  }
+
+  template <class F>
+  void arrive(const char* operation, F under_lock) {
+    std::unique_lock lock(world_->mutex);
+    world_->throw_if_failed(operation);
+    under_lock();
+    const uint64_t round = room_->round;
+    if (++room_->arrived == size()) {
+      room_->arrived = 0;
+      ++room_->round;
+      world_->changed.notify_all();
+      return;
+    }
+    world_->wait(lock, operation, [&] { return room_->round != round; });
+  }
+
+  std::shared_ptr<LocalWorld> world_;
+  std::shared_ptr<LocalWorld::Room> room_;
+  uint64_t calls_ = 0;
+};
+
+class LocalCommunicator : public Communicator {
+ public:
+  LocalCommunicator(std::shared_ptr<LocalWorld> world, int rank)
+      : world_(std::move(world)), rank_(rank) {}
+
+  std::string backend() const override { return "local"; }
+  int rank() const override { return rank_; }
+  int size() const override { return world_->size; }
+
+  std::shared_ptr<Group> group(std::vector<int> ranks) override {
+    const auto at = std::find(ranks.begin(), ranks.end(), rank_);
+    NNS_CHECK(at != ranks.end(), "rank {} is not in group {}", rank_, fmt::join(ranks, ","));
+    auto& known = groups_[ranks];
+    if (!known)
+      known = std::make_shared<LocalGroup>(world_, ranks, static_cast<int>(at - ranks.begin()));
+    return known;
+  }
+
+  void abort(const std::string& reason) override {
+    const std::lock_guard lock(world_->mutex);
+    if (world_->failed_rank < 0) {
+      world_->failed_rank = rank_;
+      world_->failure = reason;
+    }
+    world_->changed.notify_all();
+  }
+
+ private:
+  std::shared_ptr<LocalWorld> world_;
+  int rank_;
+  std::map<std::vector<int>, std::shared_ptr<Group>> groups_;
+};
+
+}  // namespace
+
+int failed_rank(const LocalWorld& world) {
+  return world.failed_rank;
+}
+
+std::unique_ptr<Communicator> join_local(std::shared_ptr<LocalWorld> world, int rank) {
+  return std::make_unique<LocalCommunicator>(std::move(world), rank);
+}
+
+}  // namespace nns::comm
