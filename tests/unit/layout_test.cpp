@@ -1,9 +1,9 @@
 // Layouts and adapters against brute force: tensors of small integers are laid out on imagined
 // devices, every step of an adapter is carried out on them, and what each device ends up with is
 // compared with its piece of the whole.
+#include <rapidcheck.h>
 #include <catch2/catch.hpp>
 #include <map>
-#include <rapidcheck.h>
 
 #include "lower/adapter.h"
 
@@ -102,7 +102,9 @@ World carry_out(const Step& step, const World& before, const Shape& shape) {
     const auto box = step.after.piece(shape, d).box;
     for (const auto& i : indices(box)) {
       switch (step.primitive) {
-        case Primitive::chunk: after[d][i] = before.at(d).at(i); break;
+        case Primitive::chunk:
+          after[d][i] = before.at(d).at(i);
+          break;
         case Primitive::value_chunk:
           after[d][i] = group[0] == d ? before.at(d).at(i) : 0;
           break;
@@ -147,8 +149,9 @@ std::vector<int> shuffled(int first, int n) {
   std::vector<int> devices;
   for (int i = 0; i < n; ++i) devices.push_back(first + i);
   if (*rc::gen::inRange(0, 3) == 0)
-    for (int i = n; i-- > 1;) std::swap(devices[static_cast<size_t>(i)],
-                                        devices[static_cast<size_t>(*rc::gen::inRange(0, i + 1))]);
+    for (int i = n; i-- > 1;)
+      std::swap(devices[static_cast<size_t>(i)],
+                devices[static_cast<size_t>(*rc::gen::inRange(0, i + 1))]);
   return devices;
 }
 
@@ -206,7 +209,8 @@ TEST_CASE("one device set: the collective that each pair of layouts asks for") {
   const auto one = [&](AxisKind from, int i, AxisKind to, int j) {
     const Adapter a = find_adapter({four, {{4, from, i}}}, {four, {{4, to, j}}}, type);
     std::string names;
-    for (const Step& s : a.steps) names += std::string(names.empty() ? "" : " ") + std::string(name_of(s.primitive));
+    for (const Step& s : a.steps)
+      names += std::string(names.empty() ? "" : " ") + std::string(name_of(s.primitive));
     return names;
   };
   using enum AxisKind;
