@@ -33,6 +33,7 @@ struct Traced {
 struct Initializer {
   std::string kind = "constant";
   double a = 0, b = 0, c = 0;
+  std::shared_ptr<script::Ref> compute;  // of "buffer": function() → tensor
 };
 
 struct Parameter {
@@ -47,7 +48,8 @@ struct Box {
   at::Tensor real;
   std::shared_ptr<Traced> traced;
   std::shared_ptr<Parameter> parameter;
-  bool released = false;
+  int64_t bytes = 0;      // of the storage, if this box was the first to hold it
+  bool released = false;  // by `release`: any use is an error
 };
 
 inline constexpr const char* kTensorType = "nnscaler.Tensor";
@@ -64,8 +66,15 @@ Box* test_box(lua_State* L, int index) noexcept;
 // have no data ("[tensor.data] …"), a parameter must be materialised first.
 const at::Tensor& check_real(lua_State* L, int index);
 
-// Live boxes with a real tensor in this process (leak tests, memory reports).
+// The real tensor of a box (see check_real).
+const at::Tensor& real_of(const Box& box);
+
+// Drops what the box holds at once; using it afterwards is an error.
+void release(Box& box) noexcept;
+
+// Boxes alive in this process, and the bytes of the storages they hold (leak tests, reports).
 int64_t live_boxes();
+int64_t live_bytes();
 
 // dtype and type conversion between ours and LibTorch's.
 c10::ScalarType to_torch(DType dtype);

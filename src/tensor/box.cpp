@@ -1,0 +1,169 @@
+// Life of tensor userdata: pushing, collecting, releasing, and stepping the Lua collector by the
+// bytes that its heap does not see.
+#include "tensor/box.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "script/state.h"
+#include "tensor/door.h"
+
+namespace nns::tensor {
+namespace {
+
+std::atomic<int64_t> g_boxes{0}, g_bytes{0};
+
+// Bytes held by boxes of this thread's State, and the mark at which the collector runs: dead boxes
+// may hold 64 MiB or a quarter of what was alive after the last collection.
+constexpr int64_t kSlack = int64_t{64} << 20;
+thread_local int64_t t_bytes = 0, t_collect_at = kSlack;
+
+int64_t bytes_first_held(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return 0;
+  const c10::Storage& storage = tensor.storage();
+  return storage.use_count() > 1 || storage.device_type() == at::kMeta
+             ? 0
+             : static_cast<int64_t>(storage.nbytes());
+}
+
+void account(int64_t bytes) noexcept {
+  t_bytes += bytes;
+  g_bytes.fetch_add(bytes, std::memory_order_relaxed);
+}
+
+Box& new_box(lua_State* L, const Door& door) {
+  Box* box = new (lua_newuserdata(L, sizeof(Box))) Box;
+  lua_rawgeti(L, LUA_REGISTRYINDEX, door.metatable_ref);
+  lua_setmetatable(L, -2);
+  g_boxes.fetch_add(1, std::memory_order_relaxed);
+  return *box;
+}
+
+}  // namespace
+
+void push(lua_State* L, const Door& door, at::Tensor tensor) {
+  if (!tensor.defined()) return lua_pushnil(L);
+  Box& box = new_box(L, door);
+  box.bytes = bytes_first_held(tensor);
+  box.real = std::move(tensor);
+  if (box.bytes == 0) return;
+  account(box.bytes);
+  if (t_bytes > t_collect_at) {
+    lua_gc(L, LUA_GCCOLLECT, 0);
+    t_collect_at = t_bytes + std::max(kSlack, t_bytes / 4);
+  }
+}
+
+void push(lua_State* L, at::Tensor tensor) { push(L, door_of(L), std::move(tensor)); }
+
+void push(lua_State* L, std::shared_ptr<Traced> traced) {
+  new_box(L, door_of(L)).traced = std::move(traced);
+}
+
+void push(lua_State* L, std::shared_ptr<Parameter> parameter) {
+  new_box(L, door_of(L)).parameter = std::move(parameter);
+}
+
+void release(Box& box) noexcept {
+  box.real.reset();
+  box.traced.reset();
+  box.parameter.reset();
+  if (box.bytes != 0) account(-box.bytes);
+  box.bytes = 0;
+  box.released = true;
+}
+
+// __gc: never throws, never calls into Lua code, tolerates a second call.
+int collect_box(lua_State* L) noexcept {
+  Box& box = *static_cast<Box*>(lua_touserdata(L, 1));
+  release(box);
+  g_boxes.fetch_sub(1, std::memory_order_relaxed);
+  return 0;
+}
+
+Box* test_box(lua_State* L, int index) noexcept { return test_box(L, door_of(L), index); }
+
+Box& check_box(lua_State* L, int index) {
+  Box* box = test_box(L, index);
+  if (box == nullptr) {
+    luaL_argerror(L, index,
+                  lua_pushfstring(L, "tensor expected, got %s", luaL_typename(L, index)));
+  }
+  return *box;
+}
+
+const at::Tensor& real_of(const Box& box) {
+  if (const at::Tensor* data = data_of(box)) return *data;
+  if (box.released)
+    throw Error(ErrorKind::model, "[tensor.data] this tensor was released; expected a live tensor",
+                "use it before `release`, or keep a clone");
+  if (box.parameter)
+    throw Error(
+        ErrorKind::model,
+        fmt::format("[tensor.data] parameter '{}' ({}) has no data yet; expected a materialised one",
+                    box.parameter->path.empty() ? "?" : box.parameter->path,
+                    to_string(box.parameter->type)),
+        "call model:materialize(seed), or p:materialize(seed) for one parameter, before using it");
+  throw Error(ErrorKind::model,
+              fmt::format("[tensor.data] a traced value ({}) has no data: tracing records operators "
+                          "without running them",
+                          to_string(type_of(box))),
+              "compute with operators (aten.where instead of a branch), or move this out of forward");
+}
+
+const at::Tensor& check_real(lua_State* L, int index) { return real_of(check_box(L, index)); }
+
+int64_t live_boxes() { return g_boxes.load(std::memory_order_relaxed); }
+int64_t live_bytes() { return g_bytes.load(std::memory_order_relaxed); }
+
+// --- types ------------------------------------------------------------------------------------------
+
+c10::ScalarType to_torch(DType dtype) {
+  switch (dtype) {
+    case DType::f64: return c10::ScalarType::Double;
+    case DType::f32: return c10::ScalarType::Float;
+    case DType::bf16: return c10::ScalarType::BFloat16;
+    case DType::f16: return c10::ScalarType::Half;
+    case DType::i64: return c10::ScalarType::Long;
+    case DType::i32: return c10::ScalarType::Int;
+    case DType::i16: return c10::ScalarType::Short;
+    case DType::i8: return c10::ScalarType::Char;
+    case DType::u8: return c10::ScalarType::Byte;
+    case DType::boolean: return c10::ScalarType::Bool;
+    case DType::c64: return c10::ScalarType::ComplexFloat;
+    case DType::c128: return c10::ScalarType::ComplexDouble;
+  }
+  fail(ErrorKind::internal, "[tensor.dtype] no LibTorch type for {}", name_of(dtype));
+}
+
+DType from_torch(c10::ScalarType type) {
+  switch (type) {
+    case c10::ScalarType::Double: return DType::f64;
+    case c10::ScalarType::Float: return DType::f32;
+    case c10::ScalarType::BFloat16: return DType::bf16;
+    case c10::ScalarType::Half: return DType::f16;
+    case c10::ScalarType::Long: return DType::i64;
+    case c10::ScalarType::Int: return DType::i32;
+    case c10::ScalarType::Short: return DType::i16;
+    case c10::ScalarType::Char: return DType::i8;
+    case c10::ScalarType::Byte: return DType::u8;
+    case c10::ScalarType::Bool: return DType::boolean;
+    case c10::ScalarType::ComplexFloat: return DType::c64;
+    case c10::ScalarType::ComplexDouble: return DType::c128;
+    default: fail(ErrorKind::model, "[tensor.dtype] {} is not supported", c10::toString(type));
+  }
+}
+
+TensorType type_of(const at::Tensor& tensor) {
+  return {tensor.sizes().vec(), from_torch(tensor.scalar_type())};
+}
+
+TensorType type_of(const Box& box) {
+  if (const at::Tensor* data = data_of(box)) return type_of(*data);
+  if (box.traced) return box.traced->type;
+  if (box.parameter) return box.parameter->type;
+  real_of(box);  // throws: released
+  return {};
+}
+
+}  // namespace nns::tensor

@@ -1,0 +1,42 @@
+// What src/tensor keeps for one Lua State, and the quick test for a tensor that all of it uses.
+#pragma once
+
+#include <lua.hpp>
+
+#include "tensor/box.h"
+#include "tensor/scope.h"
+
+namespace nns::tensor {
+
+class Interceptor;
+
+struct Door {
+  const void* metatable = nullptr;  // of nnscaler.Tensor
+  int metatable_ref = LUA_NOREF;
+  Interceptor* interceptor = nullptr;
+  Scope scope;
+};
+
+// The Door of the State that owns L; made by `open`.
+Door& door_of(lua_State* L);
+
+inline Box* test_box(lua_State* L, const Door& door, int index) noexcept {
+  if (lua_type(L, index) != LUA_TUSERDATA || lua_getmetatable(L, index) == 0) return nullptr;
+  const bool ours = lua_topointer(L, -1) == door.metatable;
+  lua_pop(L, 1);
+  return ours ? static_cast<Box*>(lua_touserdata(L, index)) : nullptr;
+}
+
+// Pushes a tensor (nil if undefined) under a Door at hand.
+void push(lua_State* L, const Door& door, at::Tensor tensor);
+
+// The real tensor of a box if it has one now, else nullptr.
+inline const at::Tensor* data_of(const Box& box) noexcept {
+  if (box.real.defined()) return &box.real;
+  return box.parameter && box.parameter->data.defined() ? &box.parameter->data : nullptr;
+}
+
+// "float32[2, 3]" of any kind of box.
+TensorType type_of(const Box& box);
+
+}  // namespace nns::tensor
