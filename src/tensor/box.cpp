@@ -54,7 +54,9 @@ void push(lua_State* L, const Door& door, at::Tensor tensor) {
   }
 }
 
-void push(lua_State* L, at::Tensor tensor) { push(L, door_of(L), std::move(tensor)); }
+void push(lua_State* L, at::Tensor tensor) {
+  push(L, door_of(L), std::move(tensor));
+}
 
 void push(lua_State* L, std::shared_ptr<Traced> traced) {
   new_box(L, door_of(L)).traced = std::move(traced);
@@ -81,13 +83,14 @@ int collect_box(lua_State* L) noexcept {
   return 0;
 }
 
-Box* test_box(lua_State* L, int index) noexcept { return test_box(L, door_of(L), index); }
+Box* test_box(lua_State* L, int index) noexcept {
+  return test_box(L, door_of(L), index);
+}
 
 Box& check_box(lua_State* L, int index) {
   Box* box = test_box(L, index);
   if (box == nullptr) {
-    luaL_argerror(L, index,
-                  lua_pushfstring(L, "tensor expected, got %s", luaL_typename(L, index)));
+    luaL_argerror(L, index, lua_pushfstring(L, "tensor expected, got %s", luaL_typename(L, index)));
   }
   return *box;
 }
@@ -100,57 +103,91 @@ const at::Tensor& real_of(const Box& box) {
   if (box.parameter)
     throw Error(
         ErrorKind::model,
-        fmt::format("[tensor.data] parameter '{}' ({}) has no data yet; expected a materialised one",
-                    box.parameter->path.empty() ? "?" : box.parameter->path,
-                    to_string(box.parameter->type)),
+        fmt::format(
+            "[tensor.data] parameter '{}' ({}) has no data yet; expected a materialised one",
+            box.parameter->path.empty() ? "?" : box.parameter->path,
+            to_string(box.parameter->type)),
         "call model:materialize(seed), or p:materialize(seed) for one parameter, before using it");
-  throw Error(ErrorKind::model,
-              fmt::format("[tensor.data] a traced value ({}) has no data: tracing records operators "
-                          "without running them",
-                          to_string(type_of(box))),
-              "compute with operators (aten.where instead of a branch), or move this out of forward");
+  throw Error(
+      ErrorKind::model,
+      fmt::format("[tensor.data] a traced value ({}) has no data: tracing records operators "
+                  "without running them",
+                  to_string(type_of(box))),
+      "compute with operators (aten.where instead of a branch), or move this out of forward");
 }
 
-const at::Tensor& check_real(lua_State* L, int index) { return real_of(check_box(L, index)); }
+const at::Tensor& check_real(lua_State* L, int index) {
+  return real_of(check_box(L, index));
+}
 
-int64_t live_boxes() { return g_boxes.load(std::memory_order_relaxed); }
-int64_t live_bytes() { return g_bytes.load(std::memory_order_relaxed); }
+int64_t live_boxes() {
+  return g_boxes.load(std::memory_order_relaxed);
+}
+int64_t live_bytes() {
+  return g_bytes.load(std::memory_order_relaxed);
+}
 
-// --- types ------------------------------------------------------------------------------------------
+// --- types
+// ------------------------------------------------------------------------------------------
 
 c10::ScalarType to_torch(DType dtype) {
   switch (dtype) {
-    case DType::f64: return c10::ScalarType::Double;
-    case DType::f32: return c10::ScalarType::Float;
-    case DType::bf16: return c10::ScalarType::BFloat16;
-    case DType::f16: return c10::ScalarType::Half;
-    case DType::i64: return c10::ScalarType::Long;
-    case DType::i32: return c10::ScalarType::Int;
-    case DType::i16: return c10::ScalarType::Short;
-    case DType::i8: return c10::ScalarType::Char;
-    case DType::u8: return c10::ScalarType::Byte;
-    case DType::boolean: return c10::ScalarType::Bool;
-    case DType::c64: return c10::ScalarType::ComplexFloat;
-    case DType::c128: return c10::ScalarType::ComplexDouble;
+    case DType::f64:
+      return c10::ScalarType::Double;
+    case DType::f32:
+      return c10::ScalarType::Float;
+    case DType::bf16:
+      return c10::ScalarType::BFloat16;
+    case DType::f16:
+      return c10::ScalarType::Half;
+    case DType::i64:
+      return c10::ScalarType::Long;
+    case DType::i32:
+      return c10::ScalarType::Int;
+    case DType::i16:
+      return c10::ScalarType::Short;
+    case DType::i8:
+      return c10::ScalarType::Char;
+    case DType::u8:
+      return c10::ScalarType::Byte;
+    case DType::boolean:
+      return c10::ScalarType::Bool;
+    case DType::c64:
+      return c10::ScalarType::ComplexFloat;
+    case DType::c128:
+      return c10::ScalarType::ComplexDouble;
   }
   fail(ErrorKind::internal, "[tensor.dtype] no LibTorch type for {}", name_of(dtype));
 }
 
 DType from_torch(c10::ScalarType type) {
   switch (type) {
-    case c10::ScalarType::Double: return DType::f64;
-    case c10::ScalarType::Float: return DType::f32;
-    case c10::ScalarType::BFloat16: return DType::bf16;
-    case c10::ScalarType::Half: return DType::f16;
-    case c10::ScalarType::Long: return DType::i64;
-    case c10::ScalarType::Int: return DType::i32;
-    case c10::ScalarType::Short: return DType::i16;
-    case c10::ScalarType::Char: return DType::i8;
-    case c10::ScalarType::Byte: return DType::u8;
-    case c10::ScalarType::Bool: return DType::boolean;
-    case c10::ScalarType::ComplexFloat: return DType::c64;
-    case c10::ScalarType::ComplexDouble: return DType::c128;
-    default: fail(ErrorKind::model, "[tensor.dtype] {} is not supported", c10::toString(type));
+    case c10::ScalarType::Double:
+      return DType::f64;
+    case c10::ScalarType::Float:
+      return DType::f32;
+    case c10::ScalarType::BFloat16:
+      return DType::bf16;
+    case c10::ScalarType::Half:
+      return DType::f16;
+    case c10::ScalarType::Long:
+      return DType::i64;
+    case c10::ScalarType::Int:
+      return DType::i32;
+    case c10::ScalarType::Short:
+      return DType::i16;
+    case c10::ScalarType::Char:
+      return DType::i8;
+    case c10::ScalarType::Byte:
+      return DType::u8;
+    case c10::ScalarType::Bool:
+      return DType::boolean;
+    case c10::ScalarType::ComplexFloat:
+      return DType::c64;
+    case c10::ScalarType::ComplexDouble:
+      return DType::c128;
+    default:
+      fail(ErrorKind::model, "[tensor.dtype] {} is not supported", c10::toString(type));
   }
 }
 

@@ -16,6 +16,10 @@
 
 struct lua_State;
 
+namespace nns::script {
+class Ref;
+}
+
 namespace nns::tensor {
 
 // A tensor of a model that is being traced. The recorder finds what it stands for by its handle:

@@ -17,21 +17,33 @@ namespace {
 
 Kind kind_of(const c10::Type& type) {
   switch (type.kind()) {
-    case c10::TypeKind::TensorType: return Kind::tensor;
-    case c10::TypeKind::NumberType: return Kind::scalar;
+    case c10::TypeKind::TensorType:
+      return Kind::tensor;
+    case c10::TypeKind::NumberType:
+      return Kind::scalar;
     case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType: return Kind::integer;
+    case c10::TypeKind::SymIntType:
+      return Kind::integer;
     case c10::TypeKind::FloatType:
-    case c10::TypeKind::SymFloatType: return Kind::real;
+    case c10::TypeKind::SymFloatType:
+      return Kind::real;
     case c10::TypeKind::BoolType:
-    case c10::TypeKind::SymBoolType: return Kind::boolean;
-    case c10::TypeKind::StringType: return Kind::string;
-    case c10::TypeKind::ScalarTypeType: return Kind::dtype;
-    case c10::TypeKind::DeviceObjType: return Kind::device;
-    case c10::TypeKind::LayoutType: return Kind::layout;
-    case c10::TypeKind::MemoryFormatType: return Kind::memory_format;
-    case c10::TypeKind::GeneratorType: return Kind::generator;
-    default: return Kind::other;
+    case c10::TypeKind::SymBoolType:
+      return Kind::boolean;
+    case c10::TypeKind::StringType:
+      return Kind::string;
+    case c10::TypeKind::ScalarTypeType:
+      return Kind::dtype;
+    case c10::TypeKind::DeviceObjType:
+      return Kind::device;
+    case c10::TypeKind::LayoutType:
+      return Kind::layout;
+    case c10::TypeKind::MemoryFormatType:
+      return Kind::memory_format;
+    case c10::TypeKind::GeneratorType:
+      return Kind::generator;
+    default:
+      return Kind::other;
   }
 }
 
@@ -128,21 +140,23 @@ class Table {
 }  // namespace
 
 std::string Want::describe() const {
-  static constexpr const char* one[] = {"a tensor", "a number", "an integer", "a number",
-                                        "true or false", "a string", "a dtype name",
-                                        "a device name", "a layout name", "a memory format name",
-                                        "a generator", "a value that Lua cannot express"};
-  static constexpr const char* many[] = {"tensors", "numbers", "integers", "numbers", "booleans",
-                                         "strings", "dtype names", "device names", "layout names",
-                                         "memory format names", "generators", "values"};
+  static constexpr const char* one[] = {"a tensor",      "a number",
+                                        "an integer",    "a number",
+                                        "true or false", "a string",
+                                        "a dtype name",  "a device name",
+                                        "a layout name", "a memory format name",
+                                        "a generator",   "a value that Lua cannot express"};
+  static constexpr const char* many[] = {
+      "tensors",    "numbers",     "integers",     "numbers",      "booleans",
+      "strings",    "dtype names", "device names", "layout names", "memory format names",
+      "generators", "values"};
   const auto at = static_cast<size_t>(kind);
   std::string text = list ? fmt::format("a list of {}", many[at]) : one[at];
   if (list && sized) text = fmt::format("{} or {}", one[at], text);
   return optional ? text + " or nil" : text;
 }
 
-Overload::Overload(c10::OperatorHandle handle)
-    : op(handle), full_name(tensor::full_name(handle)) {
+Overload::Overload(c10::OperatorHandle handle) : op(handle), full_name(tensor::full_name(handle)) {
   const c10::FunctionSchema& schema = op.schema();
   for (const c10::Argument& argument : schema.arguments()) {
     args.push_back(read_argument(argument));

@@ -11,7 +11,17 @@
 namespace nns::tensor {
 
 enum class Kind {
-  tensor, scalar, integer, real, boolean, string, dtype, device, layout, memory_format, generator,
+  tensor,
+  scalar,
+  integer,
+  real,
+  boolean,
+  string,
+  dtype,
+  device,
+  layout,
+  memory_format,
+  generator,
   other  // not expressible in Lua; only its default can be used
 };
 
@@ -25,7 +35,7 @@ struct Want {
   bool keyword_only = false;
   bool writes = false;
   bool has_default = false;
-  c10::IValue fallback;  // default of the schema, or None
+  c10::IValue fallback;          // default of the schema, or None
   std::string describe() const;  // "a tensor", "a list of integers or nil"
 };
 

@@ -2,5 +2,6 @@
 #include "tensor/register.h"
 
 extern "C" void nns_register_torch(lua_State* L) {
+  nns::tensor::open(L);
   nns::comm::open(L);
 }

@@ -1,0 +1,164 @@
+// Lazy parameters and buffers: shape, dtype and initialiser; drawn by `materialize`.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/eye.h>
+
+#include "script/state.h"
+#include "tensor/arguments.h"
+#include "tensor/call.h"
+#include "tensor/calling.h"
+
+namespace nns::tensor {
+namespace {
+
+Initializer read_init(lua_State* L, int table) {
+  Initializer init;
+  lua_getfield(L, table, "init");
+  const int at = lua_gettop(L);
+  if (!lua_isnil(L, at)) {
+    luaL_checktype(L, at, LUA_TTABLE);
+    const auto number = [&](const char* key, double fallback) {
+      return script::field_number(L, at, key, fallback);
+    };
+    init.kind = script::field_string(L, at, "kind", "constant");
+    if (init.kind == "constant") {
+      init.a = number("value", 0);
+    } else if (init.kind == "zeros" || init.kind == "ones") {
+      init.a = init.kind == "ones" ? 1 : 0;
+      init.kind = "constant";
+    } else if (init.kind == "normal" || init.kind == "trunc_normal") {
+      init.a = number("mean", 0);
+      init.b = number("std", 1);
+      init.c = number("cut", 2);
+    } else if (init.kind == "uniform") {
+      init.a = number("low", 0);
+      init.b = number("high", 1);
+    } else if (init.kind == "orthogonal") {
+      init.a = number("gain", 1);
+    } else if (init.kind == "buffer") {
+      lua_getfield(L, at, "compute");
+      if (!lua_isfunction(L, -1))
+        fail(ErrorKind::model, "[tensor.parameter] init.compute is a {}; expected a function",
+             luaL_typename(L, -1));
+      init.compute = std::make_shared<script::Ref>(script::Ref::pop(L));
+    } else if (init.kind != "eye") {
+      throw Error(ErrorKind::model,
+                  fmt::format("[tensor.parameter] init.kind is '{}'; expected a known initialiser",
+                              init.kind),
+                  "constant, zeros, ones, normal, trunc_normal, uniform, orthogonal, eye, buffer");
+    }
+  }
+  lua_settop(L, at - 1);
+  return init;
+}
+
+DType read_dtype(lua_State* L, int table) {
+  const std::string name = script::field_string(L, table, "dtype", "float32");
+  const auto dtype = dtype_from_name(name);
+  if (!dtype) fail(ErrorKind::model, "[tensor.parameter] there is no dtype '{}'", name);
+  return *dtype;
+}
+
+// ({ shape | data, dtype, init, requires_grad, buffer, persistent, path }) → parameter
+int make_parameter(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  auto p = std::make_shared<Parameter>();
+  p->is_buffer = script::field_boolean(L, 1, "buffer", false);
+  p->persistent = script::field_boolean(L, 1, "persistent", true);
+  p->path = script::field_string(L, 1, "path", "");
+  lua_getfield(L, 1, "data");
+  if (!lua_isnil(L, -1)) {
+    p->data = check_real(L, lua_gettop(L)).detach();
+    p->type = type_of(p->data);
+  } else {
+    lua_getfield(L, 1, "shape");
+    if (!lua_istable(L, -1))
+      fail(ErrorKind::model, "[tensor.parameter] shape is a {}; expected a list of sizes",
+           luaL_typename(L, -1));
+    p->type.shape = script::check_ints(L, lua_gettop(L));
+    p->type.dtype = read_dtype(L, 1);
+    p->init = read_init(L, 1);
+  }
+  p->requires_grad =
+      script::field_boolean(L, 1, "requires_grad", !p->is_buffer && is_floating(p->type.dtype));
+  if (p->data.defined()) p->data.set_requires_grad(p->requires_grad);
+  push(L, std::move(p));
+  return 1;
+}
+
+// Calls nnscaler::fill_KIND_ on `data`, giving it the initialiser's numbers by argument name.
+void fill_random(const Parameter& p, at::Tensor& data, int64_t seed) {
+  const std::string name = fmt::format("nnscaler::fill_{}_", p.init.kind);
+  const Operator* op = find_operator(name);
+  if (op == nullptr) fail_unknown(name);
+  const Overload& overload = op->overloads[0];
+  torch::jit::Stack stack;
+  const double low = p.init.kind == "trunc_normal" ? -p.init.c : p.init.a;
+  const double high = p.init.kind == "trunc_normal" ? p.init.c : p.init.b;
+  for (const Want& want : overload.args) {
+    if (want.name == "self")
+      stack.emplace_back(data);
+    else if (want.name == "key")
+      stack.emplace_back(p.path);
+    else if (want.name == "seed")
+      stack.emplace_back(seed);
+    else if (want.name == "mean" || want.name == "gain")
+      stack.emplace_back(p.init.a);
+    else if (want.name == "std")
+      stack.emplace_back(p.init.b);
+    else if (want.name == "low")
+      stack.emplace_back(low);
+    else if (want.name == "high")
+      stack.emplace_back(high);
+    else
+      stack.push_back(want.fallback);
+  }
+  overload.op.callBoxed(stack);
+}
+
+at::Tensor computed(lua_State* L, const Parameter& p) {
+  p.init.compute->push(L);
+  lua_call(L, 0, 1);
+  const at::Tensor data = check_real(L, lua_gettop(L)).detach();
+  if (type_of(data) != p.type)
+    fail(ErrorKind::model, "[tensor.parameter] buffer '{}' was computed as {}; expected {}", p.path,
+         to_string(type_of(data)), to_string(p.type));
+  return data;
+}
+
+at::Tensor drawn(lua_State* L, const Parameter& p, int64_t seed) {
+  if (p.init.kind == "buffer") return computed(L, p);
+  const auto options = at::TensorOptions().dtype(to_torch(p.type.dtype));
+  if (p.init.kind == "eye") {
+    if (p.type.shape.size() != 2)
+      fail(ErrorKind::model, "[tensor.parameter] '{}' is {}; expected a matrix for init 'eye'",
+           p.path, to_string(p.type));
+    return at::eye(p.type.shape[0], p.type.shape[1], options);
+  }
+  at::Tensor data = at::empty(p.type.shape, options);
+  if (p.init.kind == "constant")
+    data.fill_(p.init.a);
+  else
+    fill_random(p, data, seed);
+  return data;
+}
+
+}  // namespace
+
+int materialize(lua_State* L) {  // (parameter, seed [, device]) → parameter
+  Box& box = check_box(L, 1);
+  if (!box.parameter)
+    fail(ErrorKind::model,
+         "[tensor.parameter] materialize of a plain tensor; expected a parameter");
+  const int64_t seed = script::check_int(L, 2);
+  const c10::Device device = device_from_name(script::opt_string(L, 3, "cpu"));
+  const std::shared_ptr<Parameter> p = box.parameter;
+  p->data = drawn(L, *p, seed).to(device).set_requires_grad(p->requires_grad);
+  lua_settop(L, 1);
+  return 1;
+}
+
+void add_parameters(lua_State* L) {
+  script::set_functions(L, {{"parameter", guard<make_parameter>}});
+}
+
+}  // namespace nns::tensor
