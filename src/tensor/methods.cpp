@@ -44,7 +44,10 @@ void push_grad_fn(lua_State* L, Door&, Box& box) {
     lua_pushnil(L);
 }
 void push_kind(lua_State* L, Door&, Box& box) {
-  script::push_string(L, box.parameter ? "parameter" : box.traced ? "traced" : "real");
+  script::push_string(L, box.released    ? "released"
+                         : box.parameter ? "parameter"
+                         : box.traced    ? "traced"
+                                         : "real");
 }
 void push_data(lua_State* L, Door& door, Box& box) {
   if (box.parameter && !box.parameter->data.defined()) return lua_pushnil(L);

@@ -163,6 +163,11 @@ int open_module(lua_State* L) {
   add_values(L);
   add_parameters(L);
   add_modes(L);
+  lua_getglobal(L, "require");
+  lua_pushliteral(L, "nnscaler.tensor.metatable");
+  lua_call(L, 1, 1);
+  lua_pushvalue(L, -2);
+  lua_call(L, 1, 0);
   return 1;
 }
 

@@ -101,6 +101,11 @@ int generator(lua_State* L) {  // (seed [, device])
   return 1;
 }
 
+int is_dtype(lua_State* L) {  // (name)
+  lua_pushboolean(L, dtype_from_name(script::check_string(L, 1)).has_value());
+  return 1;
+}
+
 }  // namespace
 
 int to_list(lua_State* L) {
@@ -121,7 +126,9 @@ int to_list(lua_State* L) {
 }
 
 void add_values(lua_State* L) {
-  script::set_functions(L, {{"from_table", guard<from_table>}, {"generator", guard<generator>}});
+  script::set_functions(L, {{"from_table", guard<from_table>},
+                            {"generator", guard<generator>},
+                            {"is_dtype", guard<is_dtype>}});
 }
 
 }  // namespace nns::tensor
