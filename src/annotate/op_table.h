@@ -38,7 +38,7 @@ class CallView {
 
   const TensorType& tensor(std::string_view name) const;
   const TensorType* maybe_tensor(std::string_view name) const;  // nullptr: nil or not a tensor
-  std::vector<const TensorType*> tensors(std::string_view name) const;  // list; nil entries nullptr
+  std::vector<const TensorType*> tensors(std::string_view name) const;  // nil entries: nullptr
   int64_t integer(std::string_view name) const;
   int64_t integer(std::string_view name, int64_t if_nil) const;
   std::optional<int64_t> maybe_integer(std::string_view name) const;
@@ -46,12 +46,13 @@ class CallView {
   double real(std::string_view name, double if_nil) const;
   bool boolean(std::string_view name, bool if_nil = false) const;
   std::vector<int64_t> ints(std::string_view name) const;  // nil: empty; one integer: a list of it
+  std::vector<double> reals(std::string_view name) const;
   std::vector<bool> bools(std::string_view name) const;
   std::optional<DType> dtype(std::string_view name) const;
   std::string text(std::string_view name, std::string_view if_nil = {}) const;
 
-  // All tensor operands in argument order, lists expanded, nil as nullptr: the inputs that an
-  // annotation of this call speaks of, one shape each.
+  // The tensors of the call in argument order, lists expanded, nil left out (as graph::inputs_of):
+  // the inputs that an annotation of this call speaks of, one shape each.
   std::vector<const TensorType*> operands() const;
 
   // Throws a model Error "[annotate.<name>] <text>".
@@ -78,6 +79,7 @@ struct OpInfo {
   // Arguments whose tensors the call writes, also where the schema does not say so (batch_norm).
   std::vector<std::string_view> mutates = {};
   bool random = false;    // draws random numbers
+  bool sliced = false;    // takes `offset` and `full`: where its first tensor lies in the unsplit one
   bool view = false;      // ATen's result may share storage with its first tensor
   bool constant = false;  // outputs never require gradients (detach, zeros_like, argmax)
   bool identity = false;  // returns its first tensor unchanged whenever the type is unchanged
@@ -88,8 +90,8 @@ const OpInfo* find(std::string_view op);
 // All rows, sorted by name.
 std::vector<const OpInfo*> all_ops();
 
-// Types of the outputs in order (a list result is flattened; an output masked off by `output_mask`
-// has shape [0]). Throws a model Error that names the operator and the shapes when they do not fit,
+// Types of the outputs in order (a list result is flattened; an output that ATen leaves undefined,
+// such as one masked off by `output_mask`, has shape [0]). Throws a model Error that names the operator and the shapes when they do not fit,
 // or when the operator has no row.
 Types infer(const CallView& call);
 // Annotation alternatives of this call; empty when it cannot be split.
@@ -99,9 +101,12 @@ double flops(const CallView& call);
 int64_t bytes(const CallView& call);
 // Whether the call returns its first tensor as it is.
 bool is_identity(const CallView& call);
+// Whether the call draws random numbers as it stands (dropout in training with p > 0).
+bool is_random(const CallView& call);
 
 // The out-of-place operator of an in-place one ("aten::add_.Tensor" → "aten::add.Tensor"), or
-// nothing when `op` is not in place. The written argument is always the first ("self").
+// nothing when `op` is not in place. The written argument is always the first ("self"); it keeps its
+// shape and dtype, so a result of another dtype is to be cast back.
 std::optional<std::string> functional_form(std::string_view op);
 
 // dtype of an arithmetic result by PyTorch's promotion: tensors with dimensions before 0-dim
