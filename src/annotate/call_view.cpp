@@ -40,7 +40,9 @@ const Arg* CallView::find(std::string_view name) const {
   return nullptr;
 }
 
-bool CallView::has(std::string_view name) const { return !is_nil(find(name)); }
+bool CallView::has(std::string_view name) const {
+  return !is_nil(find(name));
+}
 
 const TensorType* CallView::maybe_tensor(std::string_view name) const {
   const Arg* arg = find(name);

@@ -74,7 +74,9 @@ std::vector<const OpInfo*> all_ops() {
   return out;
 }
 
-Types infer(const CallView& call) { return row_of(call).infer(call); }
+Types infer(const CallView& call) {
+  return row_of(call).infer(call);
+}
 
 Texts annotations(const CallView& call) {
   const OpInfo& row = row_of(call);

@@ -68,19 +68,19 @@ using Types = std::vector<TensorType>;
 using Texts = std::vector<std::string>;
 
 struct OpInfo {
-  std::string_view name;
-  Types (*infer)(const CallView&);
+  std::string_view name = {};
+  Types (*infer)(const CallView&) = nullptr;
   // Alternatives, tried in order; empty: never split (replicated). Input shapes are those of
   // CallView::operands(), output shapes those of infer.
-  std::variant<std::monostate, Texts, Texts (*)(const CallView&)> annotations;
+  std::variant<std::monostate, Texts, Texts (*)(const CallView&)> annotations = {};
   double (*flops)(const CallView&) = nullptr;  // nullptr: one an output element
   // Argument of integers that spells the shape of output 0: rewritten when that output is split.
   std::string_view size_arg = {};
   // Arguments whose tensors the call writes, also where the schema does not say so (batch_norm).
   std::vector<std::string_view> mutates = {};
-  bool random = false;    // draws random numbers
-  bool sliced = false;    // takes `offset` and `full`: where its first tensor lies in the unsplit one
-  bool view = false;      // ATen's result may share storage with its first tensor
+  bool random = false;  // draws random numbers
+  bool sliced = false;  // takes `offset` and `full`: where its first tensor lies in the unsplit one
+  bool view = false;    // ATen's result may share storage with its first tensor
   bool constant = false;  // outputs never require gradients (detach, zeros_like, argmax)
   bool identity = false;  // returns its first tensor unchanged whenever the type is unchanged
 };
@@ -91,8 +91,8 @@ const OpInfo* find(std::string_view op);
 std::vector<const OpInfo*> all_ops();
 
 // Types of the outputs in order (a list result is flattened; an output that ATen leaves undefined,
-// such as one masked off by `output_mask`, has shape [0]). Throws a model Error that names the operator and the shapes when they do not fit,
-// or when the operator has no row.
+// such as one masked off by `output_mask`, has shape [0]). Throws a model Error that names the
+// operator and the shapes when they do not fit, or when the operator has no row.
 Types infer(const CallView& call);
 // Annotation alternatives of this call; empty when it cannot be split.
 Texts annotations(const CallView& call);
@@ -105,8 +105,8 @@ bool is_identity(const CallView& call);
 bool is_random(const CallView& call);
 
 // The out-of-place operator of an in-place one ("aten::add_.Tensor" → "aten::add.Tensor"), or
-// nothing when `op` is not in place. The written argument is always the first ("self"); it keeps its
-// shape and dtype, so a result of another dtype is to be cast back.
+// nothing when `op` is not in place. The written argument is always the first ("self"); it keeps
+// its shape and dtype, so a result of another dtype is to be cast back.
 std::optional<std::string> functional_form(std::string_view op);
 
 // dtype of an arithmetic result by PyTorch's promotion: tensors with dimensions before 0-dim

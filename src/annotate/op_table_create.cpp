@@ -40,7 +40,8 @@ Types scalar(const CallView& call) {
 Types arange(const CallView& call) {
   const double start = call.real("start", 0), end = call.real("end"), step = call.real("step", 1);
   if (step == 0 || (end - start) / step < 0)
-    call.fail(fmt::format("from {} to {} by {}; expected a step towards the end", start, end, step));
+    call.fail(
+        fmt::format("from {} to {} by {}; expected a step towards the end", start, end, step));
   bool integral = true;
   for (const auto name : {"start", "end", "step"}) {
     const auto number = operand(call, name).number;

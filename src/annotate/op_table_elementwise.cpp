@@ -5,7 +5,9 @@
 namespace nns::annotate {
 namespace {
 
-Types same_bool(const CallView& call) { return {{first(call).shape, DType::boolean}}; }
+Types same_bool(const CallView& call) {
+  return {{first(call).shape, DType::boolean}};
+}
 Types to_real(const CallView& call) {
   return {{first(call).shape, real_part(first(call).dtype)}};
 }
@@ -99,7 +101,9 @@ Types polar(const CallView& call) {
   const auto operands = call.operands();
   return {{broadcast_all(call, operands), complex_of(operands.at(0)->dtype)}};
 }
-Types make_complex(const CallView& call) { return polar(call); }
+Types make_complex(const CallView& call) {
+  return polar(call);
+}
 
 Types glu(const CallView& call) {
   TensorType out = first(call);
@@ -144,11 +148,11 @@ std::vector<OpInfo> elementwise_rows() {
             "aten::bitwise_not", "aten::nan_to_num", "aten::hardtanh", "aten::threshold",
             "aten::conj_physical"},
            {.infer = same, .annotations = spatial});
-  rows.add({"aten::exp", "aten::exp2", "aten::expm1", "aten::log", "aten::log2", "aten::log10",
-            "aten::log1p", "aten::sqrt", "aten::rsqrt", "aten::sin", "aten::cos", "aten::tan",
-            "aten::asin", "aten::acos", "aten::atan", "aten::sinh", "aten::cosh", "aten::tanh",
-            "aten::sigmoid", "aten::erf", "aten::erfc", "aten::reciprocal", "aten::logit",
-            "aten::digamma", "aten::lgamma"},
+  rows.add({"aten::exp",   "aten::exp2",       "aten::expm1", "aten::log",     "aten::log2",
+            "aten::log10", "aten::log1p",      "aten::sqrt",  "aten::rsqrt",   "aten::sin",
+            "aten::cos",   "aten::tan",        "aten::asin",  "aten::acos",    "aten::atan",
+            "aten::sinh",  "aten::cosh",       "aten::tanh",  "aten::sigmoid", "aten::erf",
+            "aten::erfc",  "aten::reciprocal", "aten::logit", "aten::digamma", "aten::lgamma"},
            {.infer = same_float, .annotations = spatial, .flops = activation_flops});
   rows.add({"aten::gelu", "aten::silu", "aten::mish", "aten::elu", "aten::selu", "aten::celu",
             "aten::leaky_relu", "aten::softplus", "aten::softshrink", "aten::hardshrink",

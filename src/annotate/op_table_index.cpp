@@ -6,9 +6,15 @@
 namespace nns::annotate {
 namespace {
 
-size_t rank_of(const CallView& call) { return first(call).shape.size(); }
-size_t dim_of(const CallView& call) { return axis(call, call.integer("dim"), rank_of(call)); }
-std::string number(int64_t x) { return std::to_string(x); }
+size_t rank_of(const CallView& call) {
+  return first(call).shape.size();
+}
+size_t dim_of(const CallView& call) {
+  return axis(call, call.integer("dim"), rank_of(call));
+}
+std::string number(int64_t x) {
+  return std::to_string(x);
+}
 
 const TensorType& index_tensor(const CallView& call, std::string_view name = "index") {
   const TensorType& index = call.tensor(name);
@@ -17,7 +23,8 @@ const TensorType& index_tensor(const CallView& call, std::string_view name = "in
   return index;
 }
 
-// --- along one axis -------------------------------------------------------------------------------
+// --- along one axis
+// -------------------------------------------------------------------------------
 
 Types index_select(const CallView& call) {
   TensorType out = first(call);
@@ -113,12 +120,14 @@ Texts index_add_text(const CallView& call) {
   self[i] = number(first(call).shape[i]);
   source[i] = count;
   std::vector<DimTexts> in = {self, {count}};
-  if (const TensorType* t = call.maybe_tensor("source")) in.push_back(t->shape.empty() ? DimTexts{} : source);
+  if (const TensorType* t = call.maybe_tensor("source"))
+    in.push_back(t->shape.empty() ? DimTexts{} : source);
   if (call.maybe_tensor("value") != nullptr) in.push_back({});
   return {annotation(in, {self})};
 }
 
-// --- advanced indexing ----------------------------------------------------------------------------
+// --- advanced indexing
+// ----------------------------------------------------------------------------
 
 // Where the indexed axes go and over which shape their indices broadcast.
 struct Advanced {
@@ -159,7 +168,9 @@ Advanced advanced(const CallView& call) {
                   a.index_shape.end());
   return a;
 }
-Types index(const CallView& call) { return {{advanced(call).result, call.tensor("self").dtype}}; }
+Types index(const CallView& call) {
+  return {{advanced(call).result, call.tensor("self").dtype}};
+}
 // Axes that are not indexed are spatial, and so are the axes of the indices.
 Texts index_text(const CallView& call) {
   const Advanced a = advanced(call);
@@ -179,7 +190,8 @@ Texts index_text(const CallView& call) {
     DimTexts one;
     const size_t shift = a.index_shape.size() - t->shape.size();
     for (size_t i = 0; i < t->shape.size(); ++i)
-      one.push_back(t->shape[i] == 1 && a.index_shape[i + shift] != 1 ? "1" : index_names[i + shift]);
+      one.push_back(t->shape[i] == 1 && a.index_shape[i + shift] != 1 ? "1"
+                                                                      : index_names[i + shift]);
     in.push_back(one);
   }
   return {annotation(in, {names})};
@@ -193,7 +205,8 @@ Types index_put(const CallView& call) {
   return {call.tensor("self")};
 }
 
-// --- writing into a window ------------------------------------------------------------------------
+// --- writing into a window
+// ------------------------------------------------------------------------
 
 Types window(const CallView& call) {
   const TensorType &self = first(call), &src = call.tensor("src");
@@ -221,7 +234,8 @@ Types window_backward(const CallView& call) {
   return {{call.ints("input_sizes"), first(call).dtype}};
 }
 
-// --- embeddings -----------------------------------------------------------------------------------
+// --- embeddings
+// -----------------------------------------------------------------------------------
 
 Types embedding(const CallView& call) {
   const TensorType &weight = call.tensor("weight"), &indices = index_tensor(call, "indices");
@@ -252,8 +266,9 @@ Texts one_hot_text(const CallView& call) {
   return {"* -> * " + number(call.integer("num_classes", -1))};
 }
 Types data_dependent(const CallView& call) {
-  call.fail("the shape of the result depends on the data, which cannot be traced; use where, "
-            "masked_fill or a mask");
+  call.fail(
+      "the shape of the result depends on the data, which cannot be traced; use where, "
+      "masked_fill or a mask");
 }
 
 }  // namespace
@@ -270,8 +285,7 @@ std::vector<OpInfo> index_rows() {
   rows.add({"aten::slice_scatter", "aten::select_scatter"},
            {.infer = window, .annotations = window_text});
   rows.add({"aten::slice_backward", "aten::select_backward"}, {.infer = window_backward});
-  rows.add({"aten::embedding"},
-           {.infer = embedding, .annotations = Texts{"v^ e, * -> * e"}});
+  rows.add({"aten::embedding"}, {.infer = embedding, .annotations = Texts{"v^ e, * -> * e"}});
   rows.add({"aten::embedding_dense_backward"},
            {.infer = embedding_backward, .annotations = embedding_backward_text});
   rows.add({"aten::one_hot"}, {.infer = one_hot, .annotations = one_hot_text, .constant = true});

@@ -12,9 +12,12 @@ int64_t reduction(const CallView& call) {
   if (r < kNone || r > kSum) call.fail(fmt::format("reduction {}; expected 0, 1 or 2", r));
   return r;
 }
-std::string mark_of(int64_t r) { return r == kSum ? "+" : r == kMean ? "^" : ""; }
+std::string mark_of(int64_t r) {
+  return r == kSum ? "+" : r == kMean ? "^" : "";
+}
 
-// --- classes --------------------------------------------------------------------------------------
+// --- classes
+// --------------------------------------------------------------------------------------
 
 // Scores [N, C, d…] (or [C]) and targets [N, d…]: class numbers, or probabilities shaped as scores.
 struct Classes {
@@ -87,7 +90,8 @@ Texts class_backward_text(const CallView& call) {
   return {annotation(in, {d.self})};
 }
 
-// --- element by element ---------------------------------------------------------------------------
+// --- element by element
+// ---------------------------------------------------------------------------
 
 Types loss(const CallView& call) {
   const Shape shape = broadcast_all(call, call.operands());
@@ -132,7 +136,9 @@ double loss_flops(const CallView& call) {
   return 10.0 * static_cast<double>(numel(call.tensor("self").shape));
 }
 
-Types nothing(const CallView&) { return {}; }
+Types nothing(const CallView&) {
+  return {};
+}
 
 }  // namespace
 

@@ -11,7 +11,8 @@ double norm_flops(const CallView& call) {
   return 8.0 * static_cast<double>(numel(first(call).shape));
 }
 
-// --- over the last axes ---------------------------------------------------------------------------
+// --- over the last axes
+// ---------------------------------------------------------------------------
 
 // Number of leading axes; checks normalized_shape, weight and bias.
 size_t leading(const CallView& call) {
@@ -42,7 +43,9 @@ TensorType statistics(const CallView& call) {
 Types native_layer_norm(const CallView& call) {
   return {call.tensor("input"), statistics(call), statistics(call)};
 }
-Types fused_rms_norm(const CallView& call) { return {call.tensor("input"), statistics(call)}; }
+Types fused_rms_norm(const CallView& call) {
+  return {call.tensor("input"), statistics(call)};
+}
 
 // Gradients of input, weight (and bias), those masked off left out.
 Types last_axes_backward(const CallView& call) {
@@ -94,7 +97,8 @@ Texts last_axes_backward_text(const CallView& call) {
   return {annotation(in, out)};
 }
 
-// --- over batch and positions, a channel at a time ------------------------------------------------
+// --- over batch and positions, a channel at a time
+// ------------------------------------------------
 
 int64_t channels(const CallView& call) {
   const TensorType& input = call.tensor("input");
@@ -158,7 +162,8 @@ Texts channel_backward_text(const CallView& call) {
   return {annotation(in, out)};
 }
 
-// --- over groups of channels ----------------------------------------------------------------------
+// --- over groups of channels
+// ----------------------------------------------------------------------
 
 Types group_norm(const CallView& call) {
   const int64_t groups = call.integer("num_groups"), count = channels(call);
@@ -190,17 +195,20 @@ std::vector<OpInfo> norm_rows() {
            {.infer = native_layer_norm, .annotations = layer_norm_text, .flops = norm_flops});
   rows.add({"aten::_fused_rms_norm"},
            {.infer = fused_rms_norm, .annotations = layer_norm_text, .flops = norm_flops});
-  rows.add({"aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward"},
-           {.infer = last_axes_backward, .annotations = last_axes_backward_text,
-            .flops = norm_flops});
+  rows.add(
+      {"aten::native_layer_norm_backward", "aten::_fused_rms_norm_backward"},
+      {.infer = last_axes_backward, .annotations = last_axes_backward_text, .flops = norm_flops});
 
-  rows.add({"aten::batch_norm"},
-           {.infer = batch_norm, .annotations = batch_norm_text, .flops = norm_flops,
-            .mutates = {"running_mean", "running_var"}});
+  rows.add({"aten::batch_norm"}, {.infer = batch_norm,
+                                  .annotations = batch_norm_text,
+                                  .flops = norm_flops,
+                                  .mutates = {"running_mean", "running_var"}});
   rows.add({"aten::instance_norm"},
            {.infer = batch_norm, .flops = norm_flops, .mutates = {"running_mean", "running_var"}});
   rows.add({"aten::native_batch_norm", "aten::_native_batch_norm_legit"},
-           {.infer = native_batch_norm, .annotations = batch_norm_text, .flops = norm_flops,
+           {.infer = native_batch_norm,
+            .annotations = batch_norm_text,
+            .flops = norm_flops,
             .mutates = {"running_mean", "running_var"}});
   rows.add({"aten::_native_batch_norm_legit.no_stats", "aten::_native_batch_norm_legit_functional"},
            {.infer = native_batch_norm, .annotations = batch_norm_text, .flops = norm_flops});

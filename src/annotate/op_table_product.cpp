@@ -7,13 +7,16 @@
 namespace nns::annotate {
 namespace {
 
-double size(const TensorType& t) { return static_cast<double>(numel(t.shape)); }
+double size(const TensorType& t) {
+  return static_cast<double>(numel(t.shape));
+}
 
 void check_dtypes(const CallView& call, const TensorType& a, const TensorType& b) {
   if (a.dtype != b.dtype) misfit(call, a, b, "one dtype");
 }
 
-// --- linear ---------------------------------------------------------------------------------------
+// --- linear
+// ---------------------------------------------------------------------------------------
 
 Types linear(const CallView& call) {
   const TensorType &input = call.tensor("input"), &weight = call.tensor("weight");
@@ -36,11 +39,13 @@ Texts linear_text(const CallView& call) {
 }
 double linear_flops(const CallView& call) {
   const Shape& weight = call.tensor("weight").shape;
-  const double rows = size(call.tensor("input")) / std::max<double>(1, static_cast<double>(weight.back()));
+  const double rows =
+      size(call.tensor("input")) / std::max<double>(1, static_cast<double>(weight.back()));
   return 2 * rows * size(call.tensor("weight"));
 }
 
-// --- matrix products ------------------------------------------------------------------------------
+// --- matrix products
+// ------------------------------------------------------------------------------
 
 struct Matrices {
   Shape batch_a, batch_b;  // leading axes
@@ -116,19 +121,29 @@ Types plain_product(const CallView& call, size_t rank_a, size_t rank_b) {
   if (!x.vector_b) out.push_back(x.n);
   return {{out, call.dtype("out_dtype").value_or(a.dtype)}};
 }
-Types mm(const CallView& call) { return plain_product(call, 2, 2); }
-Types bmm(const CallView& call) { return plain_product(call, 3, 3); }
-Types mv(const CallView& call) { return plain_product(call, 2, 1); }
-Types dot(const CallView& call) { return plain_product(call, 1, 1); }
+Types mm(const CallView& call) {
+  return plain_product(call, 2, 2);
+}
+Types bmm(const CallView& call) {
+  return plain_product(call, 3, 3);
+}
+Types mv(const CallView& call) {
+  return plain_product(call, 2, 1);
+}
+Types dot(const CallView& call) {
+  return plain_product(call, 1, 1);
+}
 Types outer(const CallView& call) {
   const auto operands = call.operands();
   if (operands.size() != 2 || operands[0]->shape.size() != 1 || operands[1]->shape.size() != 1)
     misfit(call, *operands.at(0), *operands.at(1), "two vectors");
-  return {{{operands[0]->shape[0], operands[1]->shape[0]}, result_type({{operands[0], {}}, {operands[1], {}}})}};
+  return {{{operands[0]->shape[0], operands[1]->shape[0]},
+           result_type({{operands[0], {}}, {operands[1], {}}})}};
 }
 
 // self + mat1 @ mat2: the inner size is frozen, since self would be added once a part.
-Types add_product(const CallView& call, std::string_view a_name, std::string_view b_name, size_t rank) {
+Types add_product(const CallView& call, std::string_view a_name, std::string_view b_name,
+                  size_t rank) {
   const TensorType &a = call.tensor(a_name), &b = call.tensor(b_name), &self = call.tensor("self");
   if (a.shape.size() != rank || b.shape.size() != rank)
     misfit(call, a, b, fmt::format("{} axes each", rank));
@@ -141,8 +156,12 @@ Types add_product(const CallView& call, std::string_view a_name, std::string_vie
     misfit(call, self, {out, a.dtype}, "a first tensor that broadcasts to the product");
   return {{out, a.dtype}};
 }
-Types addmm(const CallView& call) { return add_product(call, "mat1", "mat2", 2); }
-Types baddbmm(const CallView& call) { return add_product(call, "batch1", "batch2", 3); }
+Types addmm(const CallView& call) {
+  return add_product(call, "mat1", "mat2", 2);
+}
+Types baddbmm(const CallView& call) {
+  return add_product(call, "batch1", "batch2", 3);
+}
 Texts add_product_text(const CallView& call) {
   const Shape out = infer(call)[0].shape;
   const DimTexts dims = letters(out.size());
@@ -155,7 +174,8 @@ double add_product_flops(const CallView& call) {
   return 2 * size(infer(call)[0]) * static_cast<double>(call.operands().at(1)->shape.back());
 }
 
-// --- einsum ---------------------------------------------------------------------------------------
+// --- einsum
+// ---------------------------------------------------------------------------------------
 
 struct Einsum {
   std::vector<std::vector<std::string>> inputs;  // axis names
@@ -202,7 +222,8 @@ Einsum einsum_of(const CallView& call) {
                               t->shape[i]));
     }
   }
-  if (at != left.size() + 1) call.fail(fmt::format("equation '{}' for {} tensors", text, tensors.size()));
+  if (at != left.size() + 1)
+    call.fail(fmt::format("equation '{}' for {} tensors", text, tensors.size()));
   if (arrow != std::string::npos) {
     e.output = parse(text.substr(arrow + 2), widest);
   } else {  // letters that occur once, in alphabetical order
@@ -214,7 +235,8 @@ Einsum einsum_of(const CallView& call) {
       if (count == 1 && name.size() == 1) e.output.push_back(name);
   }
   for (const auto& name : e.output)
-    if (!e.sizes.contains(name)) call.fail(fmt::format("equation '{}': '{}' has no input", text, name));
+    if (!e.sizes.contains(name))
+      call.fail(fmt::format("equation '{}': '{}' has no input", text, name));
   return e;
 }
 Types einsum(const CallView& call) {
@@ -250,7 +272,8 @@ double einsum_flops(const CallView& call) {
   return product;
 }
 
-// --- attention ------------------------------------------------------------------------------------
+// --- attention
+// ------------------------------------------------------------------------------------
 
 struct Attention {
   const TensorType *q, *k, *v, *mask;
@@ -259,9 +282,10 @@ struct Attention {
 };
 Attention attention_of(const CallView& call) {
   const bool own = call.find("query") == nullptr;
-  Attention a{&call.tensor(own ? "q" : "query"), &call.tensor(own ? "k" : "key"),
-              &call.tensor(own ? "v" : "value"), call.maybe_tensor(own ? "mask" : "attn_mask"),
-              call.boolean(own ? "causal" : "is_causal"), call.boolean("enable_gqa")};
+  Attention a{
+      &call.tensor(own ? "q" : "query"),          &call.tensor(own ? "k" : "key"),
+      &call.tensor(own ? "v" : "value"),          call.maybe_tensor(own ? "mask" : "attn_mask"),
+      call.boolean(own ? "causal" : "is_causal"), call.boolean("enable_gqa")};
   const Shape &q = a.q->shape, &k = a.k->shape, &v = a.v->shape;
   check_dtypes(call, *a.q, *a.k);
   check_dtypes(call, *a.q, *a.v);
@@ -354,7 +378,8 @@ AttentionDims attention_dims(const CallView& call) {
   }
   return d;
 }
-std::vector<DimTexts> with_mask(const CallView& call, std::vector<DimTexts> in, const DimTexts& mask) {
+std::vector<DimTexts> with_mask(const CallView& call, std::vector<DimTexts> in,
+                                const DimTexts& mask) {
   if (call.has("attn_mask") || call.has("mask")) in.push_back(mask);
   return in;
 }
@@ -363,7 +388,9 @@ Texts attention_text(const CallView& call) {
   return {annotation(with_mask(call, {d.q, d.k, d.v}, d.mask), {d.out})};
 }
 // The flash kernels want one width for keys and values, so it stays whole.
-void freeze_width(AttentionDims& d) { d.v.back() = d.out.back() = "v^"; }
+void freeze_width(AttentionDims& d) {
+  d.v.back() = d.out.back() = "v^";
+}
 Texts flash_text(const CallView& call) {
   AttentionDims d = attention_dims(call);
   freeze_width(d);
@@ -375,7 +402,8 @@ Texts flash_backward_text(const CallView& call) {
   for (DimTexts* dims : {&d.q, &d.out, &d.rows})
     for (auto& dim : *dims)
       if (dim == "l") dim = "l^";  // gradients of keys sum over the queries
-  return {annotation(with_mask(call, {d.out, d.q, d.k, d.v, d.out, d.rows}, d.mask), {d.q, d.k, d.v})};
+  return {
+      annotation(with_mask(call, {d.out, d.q, d.k, d.v, d.out, d.rows}, d.mask), {d.q, d.k, d.v})};
 }
 double attention_flops(const CallView& call) {
   const Attention a = attention_of(call);
@@ -383,7 +411,9 @@ double attention_flops(const CallView& call) {
   const double rows = size(*a.q) / std::max<double>(1, static_cast<double>(a.q->shape.back()));
   return 2 * rows * keys * static_cast<double>(a.q->shape.back() + a.v->shape.back());
 }
-double attention_backward_flops(const CallView& call) { return 2.5 * attention_flops(call); }
+double attention_backward_flops(const CallView& call) {
+  return 2.5 * attention_flops(call);
+}
 
 }  // namespace
 
@@ -395,7 +425,8 @@ std::vector<OpInfo> product_rows() {
            {.infer = mm, .annotations = Texts{"m k+, k+ n -> m n"}, .flops = matmul_flops});
   rows.add({"aten::bmm"},
            {.infer = bmm, .annotations = Texts{"b m k+, b k+ n -> b m n"}, .flops = matmul_flops});
-  rows.add({"aten::mv"}, {.infer = mv, .annotations = Texts{"m k+, k+ -> m"}, .flops = matmul_flops});
+  rows.add({"aten::mv"},
+           {.infer = mv, .annotations = Texts{"m k+, k+ -> m"}, .flops = matmul_flops});
   rows.add({"aten::dot", "aten::vdot"},
            {.infer = dot, .annotations = Texts{"k+, k+ -> 1"}, .flops = matmul_flops});
   rows.add({"aten::outer", "aten::ger"}, {.infer = outer, .annotations = Texts{"m, n -> m n"}});
@@ -405,20 +436,25 @@ std::vector<OpInfo> product_rows() {
            {.infer = baddbmm, .annotations = add_product_text, .flops = add_product_flops});
   rows.add({"aten::einsum"}, {.infer = einsum, .annotations = einsum_text, .flops = einsum_flops});
 
-  rows.add({"aten::scaled_dot_product_attention"},
-           {.infer = attention, .annotations = attention_text, .flops = attention_flops,
-            .random = true});
+  rows.add({"aten::scaled_dot_product_attention"}, {.infer = attention,
+                                                    .annotations = attention_text,
+                                                    .flops = attention_flops,
+                                                    .random = true});
   rows.add({"aten::_scaled_dot_product_flash_attention_for_cpu"},
            {.infer = flash_attention, .annotations = flash_text, .flops = attention_flops});
   rows.add({"aten::_scaled_dot_product_flash_attention_for_cpu_backward"},
-           {.infer = attention_backward, .annotations = flash_backward_text,
+           {.infer = attention_backward,
+            .annotations = flash_backward_text,
             .flops = attention_backward_flops});
-  rows.add({"nnscaler::attention_dropout"},
-           {.infer = attention, .annotations = attention_text, .flops = attention_flops,
-            .random = true, .sliced = true});
-  rows.add({"nnscaler::attention_dropout_backward"},
-           {.infer = attention_backward, .flops = attention_backward_flops, .random = true,
-            .sliced = true});
+  rows.add({"nnscaler::attention_dropout"}, {.infer = attention,
+                                             .annotations = attention_text,
+                                             .flops = attention_flops,
+                                             .random = true,
+                                             .sliced = true});
+  rows.add({"nnscaler::attention_dropout_backward"}, {.infer = attention_backward,
+                                                      .flops = attention_backward_flops,
+                                                      .random = true,
+                                                      .sliced = true});
   return rows.take();
 }
 

@@ -6,10 +6,14 @@
 namespace nns::annotate {
 namespace {
 
-size_t rank_of(const CallView& call) { return first(call).shape.size(); }
+size_t rank_of(const CallView& call) {
+  return first(call).shape.size();
+}
 
 // The axes that a reduction takes away: `dim` (one, several or all).
-std::vector<bool> gone(const CallView& call) { return axes(call, "dim", rank_of(call)); }
+std::vector<bool> gone(const CallView& call) {
+  return axes(call, "dim", rank_of(call));
+}
 
 Types reduce_to(const CallView& call, DType dtype) {
   const bool keepdim = call.boolean("keepdim");
@@ -25,18 +29,28 @@ Types mean(const CallView& call) {
     call.fail(fmt::format("mean of {}; expected a floating type", to_string(first(call))));
   return reduce_to(call, dtype);
 }
-Types extremum(const CallView& call) { return reduce_to(call, first(call).dtype); }
+Types extremum(const CallView& call) {
+  return reduce_to(call, first(call).dtype);
+}
 Types norm(const CallView& call) {
   return reduce_to(call, real_part(call.dtype("dtype").value_or(to_float(first(call).dtype))));
 }
-Types log_sum_exp(const CallView& call) { return reduce_to(call, to_float(first(call).dtype)); }
+Types log_sum_exp(const CallView& call) {
+  return reduce_to(call, to_float(first(call).dtype));
+}
 Types truth(const CallView& call) {  // PyTorch keeps uint8 here
   const DType dtype = first(call).dtype;
   return reduce_to(call, dtype == DType::u8 ? DType::u8 : DType::boolean);
 }
-Types position(const CallView& call) { return reduce_to(call, DType::i64); }
-Types count_nonzero(const CallView& call) { return reduce_to(call, DType::i64); }
-Types variance(const CallView& call) { return reduce_to(call, real_part(first(call).dtype)); }
+Types position(const CallView& call) {
+  return reduce_to(call, DType::i64);
+}
+Types count_nonzero(const CallView& call) {
+  return reduce_to(call, DType::i64);
+}
+Types variance(const CallView& call) {
+  return reduce_to(call, real_part(first(call).dtype));
+}
 Types variance_and_mean(const CallView& call) {
   const Types v = variance(call);
   return {v[0], {v[0].shape, first(call).dtype}};
@@ -59,10 +73,15 @@ Texts reduction_text(const CallView& call, std::string_view mark) {
   }
   return {annotation({in}, std::vector<DimTexts>(infer(call).size(), out))};
 }
-Texts summed(const CallView& call) { return reduction_text(call, "+"); }
-Texts frozen_axes(const CallView& call) { return reduction_text(call, "^"); }
+Texts summed(const CallView& call) {
+  return reduction_text(call, "+");
+}
+Texts frozen_axes(const CallView& call) {
+  return reduction_text(call, "^");
+}
 
-// --- along one axis, shape kept -------------------------------------------------------------------
+// --- along one axis, shape kept
+// -------------------------------------------------------------------
 
 std::vector<bool> along(const CallView& call) {
   std::vector<bool> flags(rank_of(call), false);
@@ -70,7 +89,9 @@ std::vector<bool> along(const CallView& call) {
   if (i < flags.size()) flags[i] = true;
   return flags;
 }
-Texts frozen_along(const CallView& call) { return aligned(call, along(call)); }
+Texts frozen_along(const CallView& call) {
+  return aligned(call, along(call));
+}
 
 Types cumulative(const CallView& call) {
   along(call);
@@ -110,7 +131,8 @@ Types top_k(const CallView& call) {
   const int64_t k = call.integer("k");
   const size_t i = axis(call, call.integer("dim", -1), values.shape.size());
   const int64_t size = values.shape.empty() ? 1 : values.shape[i];
-  if (k < 0 || k > size) call.fail(fmt::format("k = {} of {}; expected 0 to {}", k, to_string(values), size));
+  if (k < 0 || k > size)
+    call.fail(fmt::format("k = {} of {}; expected 0 to {}", k, to_string(values), size));
   if (!values.shape.empty()) values.shape[i] = k;
   return {values, {values.shape, DType::i64}};
 }
@@ -172,8 +194,7 @@ std::vector<OpInfo> reduction_rows() {
            {.infer = truth, .annotations = frozen_axes, .constant = true});
   rows.add({"aten::count_nonzero"},
            {.infer = count_nonzero, .annotations = summed, .constant = true});
-  rows.add({"aten::norm", "aten::linalg_vector_norm"},
-           {.infer = norm, .annotations = frozen_axes});
+  rows.add({"aten::norm", "aten::linalg_vector_norm"}, {.infer = norm, .annotations = frozen_axes});
   rows.add({"aten::logsumexp"},
            {.infer = log_sum_exp, .annotations = frozen_axes, .flops = softmax_flops});
   rows.add({"aten::var", "aten::std"}, {.infer = variance, .annotations = frozen_axes});

@@ -9,13 +9,18 @@ namespace {
 TensorType with_shape(const CallView& call, Shape shape) {
   return {std::move(shape), first(call).dtype};
 }
-size_t rank_of(const CallView& call) { return first(call).shape.size(); }
+size_t rank_of(const CallView& call) {
+  return first(call).shape.size();
+}
 size_t dim_of(const CallView& call, std::string_view name = "dim") {
   return axis(call, call.integer(name), rank_of(call));
 }
-std::string number(int64_t x) { return std::to_string(x); }
+std::string number(int64_t x) {
+  return std::to_string(x);
+}
 
-// --- reshaping: one input, one output of equal count ------------------------------------------------
+// --- reshaping: one input, one output of equal count
+// ------------------------------------------------
 
 Types view(const CallView& call) {
   const auto name = call.find("size") != nullptr ? "size" : "shape";
@@ -23,7 +28,8 @@ Types view(const CallView& call) {
   return {with_shape(call, resolve_size(call, call.ints(name), numel(first(call).shape)))};
 }
 Types view_as(const CallView& call) {
-  return {with_shape(call, resolve_size(call, call.tensor("other").shape, numel(first(call).shape)))};
+  return {
+      with_shape(call, resolve_size(call, call.tensor("other").shape, numel(first(call).shape)))};
 }
 Types flatten(const CallView& call) {
   const Shape& in = first(call).shape;
@@ -87,7 +93,8 @@ Texts reshaped(const CallView& call) {
   return texts;
 }
 
-// --- permutations ---------------------------------------------------------------------------------
+// --- permutations
+// ---------------------------------------------------------------------------------
 
 // Where each output axis comes from.
 std::vector<size_t> order_of(const CallView& call) {
@@ -124,7 +131,8 @@ std::vector<size_t> order_of(const CallView& call) {
     }
   } else {  // transpose, swapaxes
     const bool axes = call.find("axis0") != nullptr;
-    const size_t a = dim_of(call, axes ? "axis0" : "dim0"), b = dim_of(call, axes ? "axis1" : "dim1");
+    const size_t a = dim_of(call, axes ? "axis0" : "dim0"),
+                 b = dim_of(call, axes ? "axis1" : "dim1");
     if (rank > 0) std::swap(order[a], order[b]);
   }
   return order;
@@ -141,7 +149,8 @@ Texts permute_text(const CallView& call) {
   return {annotation({in}, {out})};
 }
 
-// --- growing --------------------------------------------------------------------------------------
+// --- growing
+// --------------------------------------------------------------------------------------
 
 Types expand(const CallView& call) {
   const Shape& in = first(call).shape;
@@ -199,9 +208,10 @@ Types pad(const CallView& call) {
   Shape out = first(call).shape;
   const auto pads = call.ints("pad");
   if (pads.size() % 2 != 0 || pads.size() / 2 > out.size())
-    call.fail(fmt::format("{} paddings for {}; expected two for each of its last axes",
-                          pads.size(), to_string(first(call))));
-  for (size_t i = 0; i < pads.size() / 2; ++i) out[out.size() - 1 - i] += pads[2 * i] + pads[2 * i + 1];
+    call.fail(fmt::format("{} paddings for {}; expected two for each of its last axes", pads.size(),
+                          to_string(first(call))));
+  for (size_t i = 0; i < pads.size() / 2; ++i)
+    out[out.size() - 1 - i] += pads[2 * i] + pads[2 * i + 1];
   for (const int64_t size : out)
     if (size < 0) call.fail(fmt::format("{} padded to {}", to_string(first(call)), to_string(out)));
   return {with_shape(call, out)};
@@ -218,7 +228,8 @@ Texts pad_text(const CallView& call) {
   return {annotation({a}, {b})};
 }
 
-// --- joining --------------------------------------------------------------------------------------
+// --- joining
+// --------------------------------------------------------------------------------------
 
 Types cat(const CallView& call) {
   const auto tensors = call.tensors("tensors");
@@ -240,7 +251,8 @@ Types cat(const CallView& call) {
     if (t->shape == Shape{0}) continue;
     Shape other = t->shape;
     if (other.size() == out.size()) other[i] = lead->shape[i];
-    if (other != lead->shape) misfit(call, *lead, *t, fmt::format("equal sizes but for axis {}", i));
+    if (other != lead->shape)
+      misfit(call, *lead, *t, fmt::format("equal sizes but for axis {}", i));
     out[i] += t->shape[i];
   }
   return {{out, result_type(operands)}};
@@ -283,7 +295,8 @@ Texts stack_text(const CallView& call) {
   return {annotation(std::vector<DimTexts>(n, letters(rank)), {out})};
 }
 
-// --- cutting --------------------------------------------------------------------------------------
+// --- cutting
+// --------------------------------------------------------------------------------------
 
 Types pieces(const CallView& call, size_t dim, const std::vector<int64_t>& sizes) {
   Types out;
@@ -432,14 +445,16 @@ Texts diagonal_text(const CallView& call) {
   return {annotation({dims}, {out})};
 }
 
-// --- moving within an axis: those axes stay whole ---------------------------------------------------
+// --- moving within an axis: those axes stay whole
+// ---------------------------------------------------
 
 Texts frozen_dims(const CallView& call) {
   return aligned(call, axes(call, "dims", rank_of(call)));
 }
 Texts frozen_matrix(const CallView& call) {  // tril, triu
   std::vector<bool> frozen(rank_of(call), false);
-  for (size_t i = frozen.size() < 2 ? 0 : frozen.size() - 2; i < frozen.size(); ++i) frozen[i] = true;
+  for (size_t i = frozen.size() < 2 ? 0 : frozen.size() - 2; i < frozen.size(); ++i)
+    frozen[i] = true;
   return aligned(call, frozen);
 }
 
@@ -458,10 +473,14 @@ int64_t slice_length(const CallView& call, int64_t size) {
 
 std::vector<OpInfo> shape_rows() {
   Rows rows;
-  rows.add({"aten::view", "aten::_unsafe_view"},
-           {.infer = view, .annotations = reshaped, .size_arg = "size", .view = true, .identity = true});
-  rows.add({"aten::reshape"},
-           {.infer = view, .annotations = reshaped, .size_arg = "shape", .view = true, .identity = true});
+  rows.add(
+      {"aten::view", "aten::_unsafe_view"},
+      {.infer = view, .annotations = reshaped, .size_arg = "size", .view = true, .identity = true});
+  rows.add({"aten::reshape"}, {.infer = view,
+                               .annotations = reshaped,
+                               .size_arg = "shape",
+                               .view = true,
+                               .identity = true});
   rows.add({"aten::view_as", "aten::reshape_as"},
            {.infer = view_as, .annotations = reshaped, .view = true, .identity = true});
   rows.add({"aten::flatten"}, {.infer = flatten, .annotations = reshaped, .view = true});
@@ -473,9 +492,11 @@ std::vector<OpInfo> shape_rows() {
   rows.add({"aten::permute", "aten::transpose", "aten::t", "aten::movedim", "aten::swapaxes"},
            {.infer = permute, .annotations = permute_text, .view = true});
 
-  rows.add({"aten::expand", "aten::broadcast_to"},
-           {.infer = expand, .annotations = kept_axes, .size_arg = "size", .view = true,
-            .identity = true});
+  rows.add({"aten::expand", "aten::broadcast_to"}, {.infer = expand,
+                                                    .annotations = kept_axes,
+                                                    .size_arg = "size",
+                                                    .view = true,
+                                                    .identity = true});
   rows.add({"aten::expand_as"},
            {.infer = expand, .annotations = spatial, .view = true, .identity = true});
   rows.add({"aten::repeat", "aten::tile"}, {.infer = repeat, .annotations = kept_axes});
@@ -492,7 +513,8 @@ std::vector<OpInfo> shape_rows() {
   rows.add({"aten::unbind"}, {.infer = unbind, .annotations = dropped_axis, .view = true});
   rows.add({"aten::select"}, {.infer = select, .annotations = dropped_axis, .view = true});
   rows.add({"aten::narrow"}, {.infer = narrow, .annotations = narrow_text, .view = true});
-  rows.add({"aten::slice"}, {.infer = slice, .annotations = kept_axes, .view = true, .identity = true});
+  rows.add({"aten::slice"},
+           {.infer = slice, .annotations = kept_axes, .view = true, .identity = true});
   rows.add({"aten::unfold"}, {.infer = unfold, .annotations = unfold_text, .view = true});
   rows.add({"aten::diagonal"}, {.infer = diagonal, .annotations = diagonal_text, .view = true});
 

@@ -7,13 +7,16 @@
 namespace nns::annotate {
 namespace {
 
-std::string number(int64_t x) { return std::to_string(x); }
+std::string number(int64_t x) {
+  return std::to_string(x);
+}
 
 int64_t at_or_last(const std::vector<int64_t>& list, size_t i, int64_t if_empty) {
   return list.empty() ? if_empty : list[std::min(i, list.size() - 1)];
 }
 
-// --- convolutions ---------------------------------------------------------------------------------
+// --- convolutions
+// ---------------------------------------------------------------------------------
 
 struct Conv {
   const TensorType *input, *weight;
@@ -22,8 +25,8 @@ struct Conv {
   size_t space;  // axes of the image
 };
 Conv conv_of(const CallView& call) {
-  Conv c{&call.tensor("input"), &call.tensor("weight"), true, call.boolean("transposed"),
-         call.integer("groups", 1), 0};
+  Conv c{&call.tensor("input"),      &call.tensor("weight"),    true,
+         call.boolean("transposed"), call.integer("groups", 1), 0};
   if (call.base().starts_with("aten::conv_transpose")) c.transposed = true;
   const Shape &in = c.input->shape, &w = c.weight->shape;
   c.batched = in.size() == w.size();
@@ -34,8 +37,7 @@ Conv conv_of(const CallView& call) {
   const int64_t have = in[c.batched ? 1 : 0];
   const int64_t want = c.transposed ? w[0] : w[1] * c.groups;
   if (have != want || c.groups < 1 || w[0] % c.groups != 0)
-    misfit(call, *c.input, *c.weight,
-           fmt::format("{} input channels ({} groups)", want, c.groups));
+    misfit(call, *c.input, *c.weight, fmt::format("{} input channels ({} groups)", want, c.groups));
   return c;
 }
 Shape conv_shape(const CallView& call, const Conv& c) {
@@ -111,7 +113,8 @@ Texts convolution_text(const CallView& call) {
 double convolution_flops(const CallView& call) {
   const Conv c = conv_of(call);
   const Shape& small = c.transposed ? c.input->shape : conv_shape(call, c);
-  const double window = static_cast<double>(numel(c.weight->shape)) / static_cast<double>(c.weight->shape[0]);
+  const double window =
+      static_cast<double>(numel(c.weight->shape)) / static_cast<double>(c.weight->shape[0]);
   return 2 * static_cast<double>(numel(small)) * window;
 }
 Types convolution_backward(const CallView& call) {
@@ -131,18 +134,24 @@ Types convolution_backward(const CallView& call) {
 Texts convolution_backward_text(const CallView& call) {
   const Conv c = conv_of(call);
   if (c.groups != 1) return {};
-  const ConvDims d = conv_dims(c, call.tensor("grad_output").shape, "+", "", call.has("bias_sizes") ? "^" : "+");
+  const ConvDims d =
+      conv_dims(c, call.tensor("grad_output").shape, "+", "", call.has("bias_sizes") ? "^" : "+");
   const auto mask = call.bools("output_mask");
   std::vector<DimTexts> out = {d.input, d.weight, d.bias};
   for (size_t i = 0; i < out.size(); ++i)
     if (!mask.at(i)) out[i] = {"0"};
   return {annotation({d.output, d.input, d.weight}, out)};
 }
-double convolution_backward_flops(const CallView& call) { return 2 * convolution_flops(call); }
+double convolution_backward_flops(const CallView& call) {
+  return 2 * convolution_flops(call);
+}
 
-// --- pooling --------------------------------------------------------------------------------------
+// --- pooling
+// --------------------------------------------------------------------------------------
 
-size_t pooled_axes(const CallView& call) { return call.base().find("1d") != std::string_view::npos ? 1 : 2; }
+size_t pooled_axes(const CallView& call) {
+  return call.base().find("1d") != std::string_view::npos ? 1 : 2;
+}
 
 Shape check_image(const CallView& call) {
   const TensorType& self = first(call);
@@ -155,13 +164,15 @@ Shape check_image(const CallView& call) {
 Types pool(const CallView& call) {
   Shape out = check_image(call);
   const size_t space = pooled_axes(call);
-  const auto kernel = call.ints("kernel_size"), pad = call.ints("padding"), dilation = call.ints("dilation");
+  const auto kernel = call.ints("kernel_size"), pad = call.ints("padding"),
+             dilation = call.ints("dilation");
   auto stride = call.ints("stride");
   if (stride.empty()) stride = kernel;
   for (size_t i = 0; i < space; ++i) {
     int64_t& size = out[out.size() - space + i];
     const int64_t s = at_or_last(stride, i, 1), p = at_or_last(pad, i, 0);
-    const int64_t room = size + 2 * p - at_or_last(dilation, i, 1) * (at_or_last(kernel, i, 1) - 1) - 1;
+    const int64_t room =
+        size + 2 * p - at_or_last(dilation, i, 1) * (at_or_last(kernel, i, 1) - 1) - 1;
     if (room < 0 || s < 1)
       call.fail(fmt::format("windows {} do not fit {}", to_string(kernel), to_string(first(call))));
     const bool ceil = call.boolean("ceil_mode");
@@ -182,7 +193,9 @@ Types adaptive_pool(const CallView& call) {
   for (size_t i = 0; i < space; ++i) out[out.size() - space + i] = at_or_last(size, i, 1);
   return {{out, first(call).dtype}};
 }
-Types like_self(const CallView& call) { return {call.tensor("self")}; }
+Types like_self(const CallView& call) {
+  return {call.tensor("self")};
+}
 // Batch and channels spatial in every tensor.
 Texts image_text(const CallView& call) {
   const auto name = [&call](const TensorType& t) {
@@ -197,11 +210,13 @@ Texts image_text(const CallView& call) {
 double pool_flops(const CallView& call) {
   double window = 1;
   const auto kernel = call.ints("kernel_size");
-  for (size_t i = 0; i < pooled_axes(call); ++i) window *= static_cast<double>(at_or_last(kernel, i, 1));
+  for (size_t i = 0; i < pooled_axes(call); ++i)
+    window *= static_cast<double>(at_or_last(kernel, i, 1));
   return window * static_cast<double>(numel(infer(call)[0].shape));
 }
 
-// --- resampling -----------------------------------------------------------------------------------
+// --- resampling
+// -----------------------------------------------------------------------------------
 
 Types upsample(const CallView& call) {
   Shape out = check_image(call);
@@ -227,9 +242,9 @@ std::vector<OpInfo> spatial_rows() {
   rows.add({"aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution",
             "aten::conv_transpose1d", "aten::conv_transpose2d"},
            {.infer = convolution, .annotations = convolution_text, .flops = convolution_flops});
-  rows.add({"aten::convolution_backward"},
-           {.infer = convolution_backward, .annotations = convolution_backward_text,
-            .flops = convolution_backward_flops});
+  rows.add({"aten::convolution_backward"}, {.infer = convolution_backward,
+                                            .annotations = convolution_backward_text,
+                                            .flops = convolution_backward_flops});
 
   rows.add({"aten::max_pool1d", "aten::max_pool2d", "aten::avg_pool1d", "aten::avg_pool2d"},
            {.infer = pool, .annotations = image_text, .flops = pool_flops});

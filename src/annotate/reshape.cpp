@@ -44,8 +44,8 @@ DimTexts literals(const Shape& sizes) {
 
 }  // namespace
 
-// Walks both shapes in blocks of equal element count. Sizes of 1 stand for themselves; a block whose
-// factors cannot be matched is written in numbers, which are never split.
+// Walks both shapes in blocks of equal element count. Sizes of 1 stand for themselves; a block
+// whose factors cannot be matched is written in numbers, which are never split.
 Texts reshape_text(const Shape& from, const Shape& to) {
   if (numel(from) == 0) return {annotation({literals(from)}, {literals(to)})};
   DimTexts in, out;

@@ -1,5 +1,7 @@
 #include "annotate/rows.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 namespace nns::annotate {
@@ -7,7 +9,8 @@ namespace nns::annotate {
 size_t axis(const CallView& call, int64_t dim, size_t rank) {
   const auto n = static_cast<int64_t>(std::max<size_t>(rank, 1));
   if (dim < -n || dim >= n)
-    call.fail(fmt::format("dimension {} of a tensor with {}; expected {} to {}", dim, rank, -n, n - 1));
+    call.fail(
+        fmt::format("dimension {} of a tensor with {}; expected {} to {}", dim, rank, -n, n - 1));
   return static_cast<size_t>(dim < 0 ? dim + n : dim);
 }
 
@@ -41,7 +44,8 @@ Shape resolve_size(const CallView& call, const Shape& size, int64_t count) {
     if (size[i] == -1 && unknown < 0)
       unknown = static_cast<int64_t>(i);
     else if (size[i] < 0)
-      call.fail(fmt::format("shape {} has a negative size; expected one -1 at most", to_string(size)));
+      call.fail(
+          fmt::format("shape {} has a negative size; expected one -1 at most", to_string(size)));
     else
       known *= size[i];
   }
@@ -56,12 +60,18 @@ Shape resolve_size(const CallView& call, const Shape& size, int64_t count) {
 
 // --- types --------------------------------------------------------------------------------------
 
-DType to_float(DType d) { return is_floating(d) || is_complex(d) ? d : kDefaultFloat; }
-DType sum_dtype(DType d) { return is_floating(d) || is_complex(d) ? d : DType::i64; }
+DType to_float(DType d) {
+  return is_floating(d) || is_complex(d) ? d : kDefaultFloat;
+}
+DType sum_dtype(DType d) {
+  return is_floating(d) || is_complex(d) ? d : DType::i64;
+}
 DType real_part(DType d) {
   return d == DType::c64 ? DType::f32 : d == DType::c128 ? DType::f64 : d;
 }
-DType complex_of(DType d) { return d == DType::f64 || d == DType::c128 ? DType::c128 : DType::c64; }
+DType complex_of(DType d) {
+  return d == DType::f64 || d == DType::c128 ? DType::c128 : DType::c64;
+}
 
 Operand operand(const CallView& call, std::string_view name) {
   if (const TensorType* t = call.maybe_tensor(name)) return {t, {}};
@@ -136,7 +146,8 @@ Shape broadcast_all(const CallView& call, const std::vector<const TensorType*>& 
   return all.shape;
 }
 
-// --- common infer functions -----------------------------------------------------------------------
+// --- common infer functions
+// -----------------------------------------------------------------------
 
 const TensorType& first(const CallView& call) {
   for (const NamedArg& arg : call.args())
@@ -146,7 +157,9 @@ const TensorType& first(const CallView& call) {
   return *all[0];
 }
 
-Types same(const CallView& call) { return {first(call)}; }
+Types same(const CallView& call) {
+  return {first(call)};
+}
 
 Types same_float(const CallView& call) {
   const TensorType& x = first(call);
@@ -164,7 +177,8 @@ Types broadcast_bool(const CallView& call) {
   return {{broadcast_all(call, call.operands()), DType::boolean}};
 }
 
-// --- annotations ----------------------------------------------------------------------------------
+// --- annotations
+// ----------------------------------------------------------------------------------
 
 std::string letter(size_t i) {
   std::string name(1, static_cast<char>('a' + i % 26));

@@ -30,9 +30,9 @@ std::vector<OpInfo> reduction_rows();
 std::vector<OpInfo> shape_rows();
 std::vector<OpInfo> index_rows();
 std::vector<OpInfo> creation_rows();
-std::vector<OpInfo> product_rows();    // linear, matmul, attention
-std::vector<OpInfo> norm_rows();       // layer, batch, group norm
-std::vector<OpInfo> spatial_rows();    // convolutions, pooling, resampling
+std::vector<OpInfo> product_rows();  // linear, matmul, attention
+std::vector<OpInfo> norm_rows();     // layer, batch, group norm
+std::vector<OpInfo> spatial_rows();  // convolutions, pooling, resampling
 std::vector<OpInfo> loss_rows();
 
 // --- axes ---------------------------------------------------------------------------------------
@@ -48,26 +48,30 @@ Shape resolve_size(const CallView& call, const Shape& size, int64_t count);
 // --- types --------------------------------------------------------------------------------------
 
 inline constexpr DType kDefaultFloat = DType::f32;
-inline TensorType undefined_output(DType dtype) { return {{0}, dtype}; }
-DType to_float(DType dtype);     // integers and booleans become the default float
-DType sum_dtype(DType dtype);    // integers and booleans become int64
-DType real_part(DType dtype);    // complex64 → float32
-DType complex_of(DType dtype);   // float32 → complex64
+inline TensorType undefined_output(DType dtype) {
+  return {{0}, dtype};
+}
+DType to_float(DType dtype);    // integers and booleans become the default float
+DType sum_dtype(DType dtype);   // integers and booleans become int64
+DType real_part(DType dtype);   // complex64 → float32
+DType complex_of(DType dtype);  // float32 → complex64
 Operand operand(const CallView& call, std::string_view name);  // tensor or number argument
 // Shape over which all operands broadcast; fails with the shapes in the message.
 Shape broadcast_all(const CallView& call, const std::vector<const TensorType*>& tensors);
 [[noreturn]] void misfit(const CallView& call, const TensorType& a, const TensorType& b,
                          std::string_view expected);
 
-// --- common infer functions -----------------------------------------------------------------------
+// --- common infer functions
+// -----------------------------------------------------------------------
 
-const TensorType& first(const CallView& call);  // the first operand
-Types same(const CallView& call);               // one output like the first operand
-Types same_float(const CallView& call);         // … integers become floats
-Types broadcast_promoted(const CallView& call); // arithmetic of all tensor operands
+const TensorType& first(const CallView& call);   // the first operand
+Types same(const CallView& call);                // one output like the first operand
+Types same_float(const CallView& call);          // … integers become floats
+Types broadcast_promoted(const CallView& call);  // arithmetic of all tensor operands
 Types broadcast_bool(const CallView& call);
 
-// --- annotations ----------------------------------------------------------------------------------
+// --- annotations
+// ----------------------------------------------------------------------------------
 
 // Texts of shapes, put together to an annotation.
 using DimTexts = std::vector<std::string>;
