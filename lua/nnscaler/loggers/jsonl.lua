@@ -1,0 +1,59 @@
+--- One JSON object a step: the metrics of training, with val_loss where an evaluation followed.
+local File = require 'nnscaler.loggers.file'
+local fail = require 'nnscaler.fail'
+local json = require('nnscaler.trainer.format').json_number
+local sorted = require 'nnscaler.sorted'
+
+local kOrder = { 'step', 'epoch', 'train_loss', 'gnorm', 'lr', 'tokens', 'tokens_per_s', 'step_s',
+  'train_wall', 'rss_bytes', 'val_loss', 'val_wall' }
+
+local rank = {}
+for i, key in ipairs(kOrder) do rank[key] = i end
+
+local Jsonl = {}
+Jsonl.__index = Jsonl
+
+function Jsonl:setup(trainer)
+  local done = trainer.step
+  self.file = File.open(self.path, done > 0 and function(line)
+    local step = tonumber(line:match '"step": ?(%d+)')
+    return step ~= nil and step <= done and line:sub(-1) == '}'
+  end or nil)
+end
+
+-- The object of a step waits for its evaluation; the next step, or the end, writes it.
+function Jsonl:log_metrics(metrics, step, options)
+  if self.step ~= step then self:flush() end
+  self.step, self.pending = step, self.pending or {}
+  for key, value in sorted.sorted_pairs(metrics) do self.pending[key] = value end
+  if options and options.last then self:flush() end
+end
+
+function Jsonl:flush()
+  if not self.pending then return end
+  local pending, keys = self.pending, {}
+  pending.step, self.pending = self.step, nil
+  for key in sorted.sorted_pairs(pending) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b)
+    local x, y = rank[a] or 99, rank[b] or 99
+    if x ~= y then return x < y end
+    return a < b
+  end)
+  for i, key in ipairs(keys) do keys[i] = ('"%s": %s'):format(key, json(pending[key])) end
+  self.file:write('{' .. table.concat(keys, ', ') .. '}')
+end
+
+function Jsonl:finalize()
+  if not self.file then return end
+  self:flush()
+  self.file:close()
+end
+
+--- Makes the logger.
+---@param args { path: string }
+return function(args)
+  if type(args.path) ~= 'string' then
+    fail('usage', 'log.jsonl', 'path is missing; expected the name of a file')
+  end
+  return setmetatable({ path = args.path }, Jsonl)
+end
