@@ -16,11 +16,13 @@ return function(what, name)
   for _, ours in ipairs(what.builtin or {}) do
     if ours == name then return require(what.prefix .. name) end
   end
-  local found, value = pcall(require, name)
-  if found then return value end
-  local text = type(value) == 'table' and value.message or tostring(value)
-  if not text:find(("module '%s' not found"):format(name), 1, true) then error(value, 0) end
-  local known = what.builtin and #what.builtin > 0
-  fail('usage', what.key, ("nothing is named '%s'; expected %sa module that returns %s"):format(
-    name, known and table.concat(what.builtin, ', ') .. ', or ' or '', what.expects))
+  for _, module in ipairs { name, 'nnscaler.' .. name } do
+    local found, value = pcall(require, module)
+    if found then return value end
+    local text = type(value) == 'table' and value.message or tostring(value)
+    if not text:find(("module '%s' not found"):format(module), 1, true) then error(value, 0) end
+  end
+  local known = what.builtin and table.concat(what.builtin, ', ') .. ', or ' or ''
+  fail('usage', what.key, ("nothing is named '%s'; expected %sa module that returns %s"):format(name,
+    known, what.expects))
 end

@@ -2,7 +2,9 @@
 local File = require 'nnscaler.loggers.file'
 local fail = require 'nnscaler.fail'
 
-local kColumns = { 'step', 'epoch', 'train_loss', 'gnorm', 'lr', 'tokens', 'train_wall', 'val_loss' }
+local kColumns = {
+  'step', 'epoch', 'train_loss', 'gnorm', 'lr', 'tokens', 'train_wall', 'val_loss',
+}
 
 local Csv = {}
 Csv.__index = Csv

@@ -1,6 +1,7 @@
---- Loggers: objects that receive metrics. `log` of a job is a list of `{ type, args }`, or of objects
---- themselves. A logger has `setup(trainer)`, `log_metrics(metrics, step, options)` with
---- options.tag 'train' or 'val', and `finalize()`; a module returns `function(args) → logger`.
+--- Loggers: objects that receive metrics. `log` of a job is a list of `{ type, args }`, or of
+--- objects themselves. A logger has `setup(trainer)`, `log_metrics(metrics, step, options)` with
+--- options.tag 'train' or 'val', and `finalize()`; with `end_step()` it is told when nothing more
+--- comes for a step. A module returns `function(args) → logger`.
 local fail = require 'nnscaler.fail'
 local resolve = require 'nnscaler.resolve'
 

@@ -21,15 +21,13 @@ function Jsonl:setup(trainer)
   end or nil)
 end
 
--- The object of a step waits for its evaluation; the next step, or the end, writes it.
-function Jsonl:log_metrics(metrics, step, options)
-  if self.step ~= step then self:flush() end
+-- The object of a step waits for its evaluation.
+function Jsonl:log_metrics(metrics, step)
   self.step, self.pending = step, self.pending or {}
   for key, value in sorted.sorted_pairs(metrics) do self.pending[key] = value end
-  if options and options.last then self:flush() end
 end
 
-function Jsonl:flush()
+function Jsonl:end_step()
   if not self.pending then return end
   local pending, keys = self.pending, {}
   pending.step, self.pending = self.step, nil
@@ -45,7 +43,7 @@ end
 
 function Jsonl:finalize()
   if not self.file then return end
-  self:flush()
+  self:end_step()
   self.file:close()
 end
 

@@ -1,0 +1,92 @@
+--- The loop over epochs and steps, and what is decided after each step: evaluate, save, stop.
+local batches = require 'nnscaler.trainer.batches'
+local evaluate = require 'nnscaler.trainer.evaluate'
+local process = require 'nnscaler._C.process'
+local saver = require 'nnscaler.trainer.saver'
+local step = require 'nnscaler.trainer.step'
+
+local M = {}
+
+local signal_names = { [2] = 'SIGINT', [15] = 'SIGTERM' }
+
+-- Why the run ends here, in words, or nil.
+local function reason_to_stop(t)
+  local args, span = t.args, t.span
+  if t.signal then
+    return ('Received %s: stopped after %d steps.'):format(
+      signal_names[t.signal] or ('signal ' .. t.signal), t.step)
+  end
+  if t.step >= span.total_steps then
+    if span.epochs_end then
+      return ('Reached max epochs(%d): Training is done.'):format(args.max_epochs)
+    end
+    return ('Reached max train steps(%d): Training is done.'):format(span.total_steps)
+  end
+  if t.stop_reason then return t.stop_reason end
+  if args.stop_after_steps and t.step >= args.stop_after_steps then
+    return ('Stopped after %d of %d steps (stop_after_steps).'):format(t.step, span.total_steps)
+  end
+  return nil
+end
+
+local function is_multiple(value, n) return n ~= nil and value % n == 0 end
+
+-- Evaluates and saves what is due after a step or at the end of the run; evaluation comes first.
+local function evaluate_and_save(t, epoch_ended, last)
+  local args, checkpoint = t.args, t.args.checkpoint
+  local epochs = epoch_ended and t.epoch or nil -- epochs done
+  local by_steps, by_epochs = checkpoint.every_n_train_steps, checkpoint.every_n_epochs
+  if not by_steps and not by_epochs then by_epochs = 1 end
+  local save = not checkpoint.no_save and t.saved_step ~= t.step and t.step > 0
+    and (last or is_multiple(t.step, by_steps)
+      or (epochs ~= nil and is_multiple(epochs, by_epochs)))
+  local due = is_multiple(t.step, args.val_every_n_train_steps)
+    or (epochs ~= nil and is_multiple(epochs, args.val_every_n_epochs)) or save or last
+  -- Who sends a signal waits for the end: save at once.
+  if due and not t.signal and t.validated_step ~= t.step and t.step > 0 then evaluate.run(t) end
+  if save then saver.save(t) end
+end
+
+local function after_step(t, metrics, result)
+  local hooks = t.hooks
+  hooks:fire('before_log_train_metrics', t, metrics, result)
+  t.train_loss, t.metrics = metrics.train_loss, metrics
+  t.history:add_train(t.step, metrics.train_loss)
+  t:log_metrics(metrics, 'train')
+  hooks:fire('on_step_end', t, t.step, metrics, result)
+  t.signal = t.signal or process.pending_signal()
+  local reason = reason_to_stop(t)
+  local epoch_ended = t.epoch_step == t.span.steps_per_epoch
+  t.progress:show(t.epoch, t.epoch_step, t.step, metrics, reason ~= nil or epoch_ended)
+  if epoch_ended then
+    hooks:fire('on_epoch_end', t, t.epoch)
+    t.epoch, t.epoch_step = t.epoch + 1, 0
+  end
+  evaluate_and_save(t, epoch_ended, reason ~= nil)
+  if not reason then -- a hook or a signal during evaluation
+    t.signal = t.signal or process.pending_signal()
+    reason = reason_to_stop(t)
+    if reason then evaluate_and_save(t, epoch_ended, true) end
+  end
+  t:end_step()
+  return reason, epoch_ended
+end
+
+--- Trains until something ends the run.
+---@param t nnscaler.Trainer
+---@return string reason
+function M.run(t)
+  t.epoch, t.epoch_step = batches.position(t.span, t.step)
+  t.hooks:fire('on_train_start', t)
+  t:say('info', 'Training...')
+  local reason, new_epoch = reason_to_stop(t), true
+  while not reason do
+    if new_epoch then t.hooks:fire('on_epoch_start', t, t.epoch) end
+    reason, new_epoch = after_step(t, step.run(t))
+  end
+  t.hooks:fire('on_train_end', t)
+  t:say('info', '%s', reason)
+  return reason
+end
+
+return M

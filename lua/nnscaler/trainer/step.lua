@@ -1,0 +1,87 @@
+--- One training step: zero, forward and backward of the micro-batches, scale, clip, update.
+local base = require 'nnscaler._C.base'
+local batches = require 'nnscaler.trainer.batches'
+local fail = require 'nnscaler.fail'
+local format = require 'nnscaler.trainer.format'
+local process = require 'nnscaler._C.process'
+
+local M = {}
+
+local function is_finite(x) return x == x and x ~= math.huge and x ~= -math.huge end
+
+local function stop_on_nan(t, what, value)
+  local good = t.last_checkpoint
+  fail('state', 'trainer.nan', ('%s is %s at step %d (epoch %d); expected a finite number; last '
+    .. 'good checkpoint: %s'):format(what, format.short(value), t.step + 1, t.epoch, good or 'none'),
+    good and ('resume with checkpoint.resume_from=%s and a smaller learning rate, or set '
+      .. 'on_nan=skip'):format(good) or 'try a smaller learning rate, or set on_nan=skip')
+end
+
+-- Whether to update the weights with what was measured.
+local function is_usable(t, loss, gnorm)
+  local what = not is_finite(loss) and 'train_loss' or (not is_finite(gnorm) and 'gnorm' or nil)
+  if not what then return true end
+  local value = what == 'gnorm' and gnorm or loss
+  if t.args.on_nan ~= 'skip' then stop_on_nan(t, what, value) end
+  t:say('warning', '%s is %s at step %d: no update', what, format.short(value), t.step + 1)
+  return false
+end
+
+local function fetch(t)
+  local first, count = batches.micro_batches(t.span, t.epoch, t.epoch_step)
+  local samples = {}
+  for k = 1, count do samples[k] = t.train_loader:get(first + k - 1) end
+  return samples
+end
+
+-- Scales, clips and applies the gradients; returns norm and learning rate.
+local function update(t, result)
+  local hooks, optimizer = t.hooks, t.optimizer
+  hooks:fire('before_sync_grad', t)
+  hooks:fire('after_sync_grad', t)
+  local lr = t.schedule(t.step)
+  if result.weight == 0 then
+    t:say('warning', 'step %d has no label that counts: no update', t.step + 1)
+    return 0, lr
+  end
+  optimizer:collect(function(name) return t.engine:grad(name) end)
+  local gnorm = optimizer:scale(1 / result.weight)
+  hooks:fire('before_gnorm_clip', t)
+  local usable = is_usable(t, result.loss, gnorm)
+  if usable then optimizer:clip(gnorm, t.args.optimizer.clip_gnorm or 0) end
+  hooks:fire('after_gnorm_clip', t, gnorm)
+  if usable then
+    hooks:fire('before_optimizer_step', t)
+    optimizer:step(lr)
+    hooks:fire('after_optimizer_step', t)
+  end
+  return gnorm, lr
+end
+
+--- Runs the step that follows t.step done ones and counts it.
+---@param t nnscaler.Trainer
+---@return table<string, number> metrics, table aggregated what the engine returned
+function M.run(t)
+  local hooks, started = t.hooks, base.clock()
+  hooks:fire('on_step_start', t, t.step + 1)
+  hooks:fire('before_zero_grad', t)
+  t.engine:zero_grad()
+  hooks:fire('after_zero_grad', t)
+  local samples = fetch(t)
+  hooks:fire('on_train_step_start', t, samples)
+  local computing = base.clock()
+  local result = t.engine:train_step(samples, { step = t.step, seed = t.seed })
+  hooks:fire('on_train_step_end', t, result.outputs)
+  hooks:fire('after_aggregate_train_step_outputs', t, result, result.loss)
+  local gnorm, lr = update(t, result)
+  local ended = base.clock()
+  local metrics = {
+    epoch = t.epoch, train_loss = result.loss, gnorm = gnorm, lr = lr, tokens = result.weight,
+    tokens_per_s = result.weight / (ended - started), step_s = ended - started,
+    train_wall = ended - computing, rss_bytes = process.rss_bytes(),
+  }
+  t.step, t.epoch_step = t.step + 1, t.epoch_step + 1
+  return metrics, result
+end
+
+return M
