@@ -23,6 +23,6 @@ return function(what, name)
     if not text:find(("module '%s' not found"):format(module), 1, true) then error(value, 0) end
   end
   local known = what.builtin and table.concat(what.builtin, ', ') .. ', or ' or ''
-  fail('usage', what.key, ("nothing is named '%s'; expected %sa module that returns %s"):format(name,
-    known, what.expects))
+  fail('usage', what.key, ("nothing is named '%s'; expected %sa module that returns %s"):format(
+    name, known, what.expects))
 end

@@ -34,7 +34,7 @@ end
 local function label(value, step)
   if math.abs(value) >= 1e6 then return ('%gM'):format(value / 1e6) end
   if math.abs(value) >= 1e4 then return ('%gk'):format(value / 1e3) end
-  local decimals = math.max(0, -math.floor(math.log10(step) + 1e-9))
+  local decimals = math.max(0, -math.floor(math.log10(step) + 1e-9)) + 0 -- no -0
   return ('%.' .. math.min(decimals, 6) .. 'f'):format(value)
 end
 

@@ -11,10 +11,10 @@ local function is_finite(x) return x == x and x ~= math.huge and x ~= -math.huge
 
 local function stop_on_nan(t, what, value)
   local good = t.last_checkpoint
-  fail('state', 'trainer.nan', ('%s is %s at step %d (epoch %d); expected a finite number; last '
-    .. 'good checkpoint: %s'):format(what, format.short(value), t.step + 1, t.epoch, good or 'none'),
-    good and ('resume with checkpoint.resume_from=%s and a smaller learning rate, or set '
-      .. 'on_nan=skip'):format(good) or 'try a smaller learning rate, or set on_nan=skip')
+  local message = ('%s is %s at step %d (epoch %d); expected a finite number; last good checkpoint: '
+    .. '%s'):format(what, format.short(value), t.step + 1, t.epoch, good or 'none')
+  fail('state', 'trainer.nan', message, 'a smaller learning rate may help; on_nan=skip goes on '
+    .. 'without such steps' .. (good and '; checkpoint.resume_from=' .. good .. ' resumes' or ''))
 end
 
 -- Whether to update the weights with what was measured.

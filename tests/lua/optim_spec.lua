@@ -1,0 +1,215 @@
+-- Optimizers against PyTorch's formulas, written out in Lua numbers (float64).
+local T = require 'nnscaler.tensor'
+local optim = require 'nnscaler.optim'
+
+local function float64(values) return T.tensor(values, { dtype = 'float64' }) end
+
+local function parameter(name, values, frozen)
+  return { name = name, data = float64(values), requires_grad = not frozen }
+end
+
+-- Gradient of step k for element i: any fixed numbers will do.
+local function gradient(k, i) return math.sin(3 * k + i) * (i % 2 == 0 and 0.1 or 2) end
+
+local function gradients_of(k, n)
+  local values = {}
+  for i = 1, n do values[i] = gradient(k, i) end
+  return float64(values)
+end
+
+local function near(expected, actual, tolerance)
+  local scale = math.max(math.abs(expected), 1e-3)
+  assert.is_true(math.abs(expected - actual) <= (tolerance or 1e-13) * scale,
+    ('%.17g expected, got %.17g'):format(expected, actual))
+end
+
+local function run(config, formula, steps)
+  local start = { 0.5, -1.25, 3, 0.01 }
+  local parameters = { parameter('w', start) }
+  local optimizer = optim.new(config, parameters)
+  local w, state = { unpack(start) }, {}
+  for i = 1, #start do state[i] = {} end
+  for k = 1, steps do
+    optimizer:collect(function() return gradients_of(k, #start) end)
+    optimizer:step(optimizer.lr * k)
+    for i = 1, #start do
+      w[i] = formula(w[i], gradient(k, i), state[i], k, optimizer.lr * k)
+    end
+    for i, value in ipairs(parameters[1].data:tolist()) do near(w[i], value) end
+  end
+end
+
+local function adam(options)
+  return function(w, g, s, k, lr)
+    local b1, b2 = options.betas[1], options.betas[2]
+    if options.decoupled then w = w * (1 - lr * options.weight_decay)
+    else g = g + options.weight_decay * w end
+    s.m = (s.m or 0) * b1 + (1 - b1) * g
+    s.v = (s.v or 0) * b2 + (1 - b2) * g * g
+    local v = s.v
+    if options.amsgrad then
+      s.max = math.max(s.max or 0, s.v)
+      v = s.max
+    end
+    local denominator = math.sqrt(v) / math.sqrt(1 - b2 ^ k) + 1e-8
+    return w - lr / (1 - b1 ^ k) * s.m / denominator
+  end
+end
+
+describe('optimizers', function()
+  it('AdamW follows its formula, with PyTorch\'s defaults', function()
+    run({ type = 'adamw' }, adam { betas = { 0.9, 0.999 }, weight_decay = 0.01, decoupled = true }, 7)
+  end)
+
+  it('AdamW takes arguments', function()
+    run({ type = 'adamw', args = { lr = 0.02, betas = { 0.8, 0.95 }, weight_decay = 0.3,
+      amsgrad = true } },
+      adam { betas = { 0.8, 0.95 }, weight_decay = 0.3, decoupled = true, amsgrad = true }, 7)
+  end)
+
+  it('Adam adds the decay to the gradient', function()
+    run({ type = 'adam' }, adam { betas = { 0.9, 0.999 }, weight_decay = 0 }, 5)
+    run({ type = 'adam', args = { weight_decay = 0.1 } },
+      adam { betas = { 0.9, 0.999 }, weight_decay = 0.1 }, 5)
+  end)
+
+  it('SGD follows its formula', function()
+    local function sgd(momentum, dampening, decay, nesterov)
+      return function(w, g, s, _, lr)
+        g = g + decay * w
+        if momentum > 0 then
+          s.b = s.b and momentum * s.b + (1 - dampening) * g or g
+          g = nesterov and g + momentum * s.b or s.b
+        end
+        return w - lr * g
+      end
+    end
+    run({ type = 'sgd' }, sgd(0, 0, 0), 4)
+    run({ type = 'sgd', args = { lr = 0.1, momentum = 0.9, dampening = 0.2, weight_decay = 0.05 } },
+      sgd(0.9, 0.2, 0.05), 6)
+    run({ type = 'sgd', args = { lr = 0.1, momentum = 0.7, nesterov = true } },
+      sgd(0.7, 0, 0, true), 6)
+  end)
+
+  it('leave alone what has no gradient, and never touch what is frozen', function()
+    local parameters = { parameter('a', { 1, 2 }), parameter('b', { 3 }), parameter('c', { 4 }, true) }
+    local optimizer = optim.new({ type = 'adamw', args = { weight_decay = 0.5 } }, parameters)
+    local asked = {}
+    for k = 1, 3 do
+      optimizer:collect(function(name)
+        asked[#asked + 1] = name
+        if name == 'b' and k < 3 then return nil end
+        return gradients_of(k, name == 'a' and 2 or 1)
+      end)
+      optimizer:step(0.1)
+      if k < 3 then assert.same({ 3 }, parameters[2].data:tolist()) end
+    end
+    assert.same({ 'a', 'b', 'a', 'b', 'a', 'b' }, asked)
+    assert.same({ 4 }, parameters[3].data:tolist())
+    assert.same({ a = 3, b = 1 }, optimizer:state().counts)
+    -- The first update of b uses the bias corrections of step 1: w·(1 − lr·decay) − lr·sign(g).
+    near(3 * (1 - 0.05) - 0.1 * (gradient(3, 1) > 0 and 1 or -1), parameters[2].data:tolist()[1],
+      1e-7)
+  end)
+
+  it('have groups by name pattern', function()
+    local parameters = { parameter('h.0.weight', { 1 }), parameter('h.0.bias', { 1 }),
+      parameter('h.0.ln.weight', { 1 }) }
+    local optimizer = optim.new({ type = 'sgd', args = { lr = 0.5, weight_decay = 0.5 }, groups = {
+      { match = '*.bias', weight_decay = 0 }, { match = { 'h.?.ln.*' }, lr = 0.25 },
+    } }, parameters)
+    optimizer:collect(function() return float64 { 0 } end)
+    optimizer:step(0.1) -- a fifth of the base
+    near(1 - 0.1 * 0.5, parameters[1].data:item())
+    near(1, parameters[2].data:item())
+    near(1 - 0.05 * 0.5, parameters[3].data:item())
+  end)
+
+  it('scale and clip as PyTorch does', function()
+    local parameters = { parameter('a', { 0, 0 }), parameter('b', { 0 }) }
+    local optimizer = optim.new({ type = 'sgd', args = { lr = 1 } }, parameters)
+    local function collect()
+      optimizer:collect(function(name) return float64(name == 'a' and { 6, 0 } or { 8 }) end)
+    end
+    collect()
+    local norm = optimizer:scale(0.5)
+    near(5, norm)
+    optimizer:clip(norm, 0)
+    optimizer:clip(norm, 6)
+    assert.same({ 3, 0 }, optimizer.gradients[1]:tolist())
+    optimizer:clip(norm, 2)
+    near(3 * 2 / (5 + 1e-6), optimizer.gradients[1]:tolist()[1])
+    near(4 * 2 / (5 + 1e-6), optimizer.gradients[2]:item())
+  end)
+
+  it('measure the norm of float32 gradients in float64', function()
+    local n = 100003
+    local parameters = { { name = 'w', data = T.zeros({ n }), requires_grad = true } }
+    local optimizer = optim.new({ type = 'sgd' }, parameters)
+    local g = T.full({ n }, 0.1)
+    optimizer:collect(function() return g end)
+    local x = g:tolist()[1] -- 0.1 in float32
+    near(math.sqrt(n) * x, optimizer:scale(1), 1e-12)
+  end)
+
+  it('take gradients that lie in memory in another order', function()
+    local w = { name = 'w', data = float64 { { 0, 0, 0 }, { 0, 0, 0 } }, requires_grad = true }
+    local optimizer = optim.new({ type = 'sgd', args = { lr = 1 } }, { w })
+    optimizer:collect(function() return float64({ { 1, 2 }, { 3, 4 }, { 5, 6 } }):t() end)
+    optimizer:step(1)
+    assert.same({ { -1, -3, -5 }, { -2, -4, -6 } }, w.data:tolist())
+  end)
+
+  it('go on from a saved state as if nothing had been', function()
+    local function advance(optimizer, from, to)
+      for k = from, to do
+        optimizer:collect(function() return gradients_of(k, 2) end)
+        optimizer:step(0.01)
+      end
+    end
+    local whole = { parameter('w', { 1, 2 }) }
+    advance(optim.new({ type = 'adamw' }, whole), 1, 6)
+    local part = { parameter('w', { 1, 2 }) }
+    local first = optim.new({ type = 'adamw' }, part)
+    advance(first, 1, 3)
+    local second = optim.new({ type = 'adamw' }, part)
+    second:load_state(first:state())
+    advance(second, 4, 6)
+    assert.same(whole[1].data:tolist(), part[1].data:tolist())
+  end)
+end)
+
+describe('messages of optimizers', function()
+  local function message(f, ...)
+    local ok, err = pcall(f, ...)
+    assert.is_false(ok, 'an error was expected')
+    return tostring(err)
+  end
+  local function new(config) return message(optim.new, config, { parameter('w', { 1 }) }) end
+
+  it('name what is wrong', function()
+    assert.matches("nothing is named 'adamx'; expected adam, adamw, sgd", new { type = 'adamx' })
+    assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, lr",
+      new { type = 'adamw', args = { learning_rate = 1 } })
+    assert.matches('betas%[2%] is 1; expected 0', new { type = 'adamw', args = { betas = { 0.9, 1 } } })
+    assert.matches('lr is %-1; expected a number', new { type = 'adamw', args = { lr = -1 } })
+    assert.matches('nesterov with momentum 0', new { type = 'sgd', args = { nesterov = true } })
+    assert.matches("'%*.bias' fits no parameter; the first is 'w'",
+      new { type = 'sgd', groups = { { match = '*.bias', lr = 1 } } })
+  end)
+
+  it('name the state that does not fit', function()
+    local optimizer = optim.new({ type = 'adamw' }, { parameter('w', { 1, 2 }) })
+    local function load(state) return message(optimizer.load_state, optimizer, state) end
+    local m, v = float64 { 0, 0 }, float64 { 0, 0 }
+    local function tensors(...) return { ... } end
+    local function moment(name, data) return { parameter = 'w', name = name, data = data } end
+    assert.matches("state 'exp_avg_sq' of 'w' is missing",
+      load { counts = { w = 1 }, tensors = tensors(moment('exp_avg', m)) })
+    assert.matches("no state of parameter 'w'", load { counts = {}, tensors = {} })
+    assert.matches("state 'exp_avg' of 'w' has shape %[1%]; expected %[2%]",
+      load { counts = { w = 1 }, tensors = tensors(moment('exp_avg', float64 { 0 })) })
+    assert.matches("state 'exp_avg' of 'u' belongs to no trainable parameter",
+      load { counts = { w = 0 }, tensors = tensors { parameter = 'u', name = 'exp_avg', data = v } })
+  end)
+end)
