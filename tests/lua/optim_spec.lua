@@ -58,7 +58,8 @@ end
 
 describe('optimizers', function()
   it('AdamW follows its formula, with PyTorch\'s defaults', function()
-    run({ type = 'adamw' }, adam { betas = { 0.9, 0.999 }, weight_decay = 0.01, decoupled = true }, 7)
+    run({ type = 'adamw' },
+      adam { betas = { 0.9, 0.999 }, weight_decay = 0.01, decoupled = true }, 7)
   end)
 
   it('AdamW takes arguments', function()
@@ -92,7 +93,8 @@ describe('optimizers', function()
   end)
 
   it('leave alone what has no gradient, and never touch what is frozen', function()
-    local parameters = { parameter('a', { 1, 2 }), parameter('b', { 3 }), parameter('c', { 4 }, true) }
+    local parameters = { parameter('a', { 1, 2 }), parameter('b', { 3 }),
+      parameter('c', { 4 }, true) }
     local optimizer = optim.new({ type = 'adamw', args = { weight_decay = 0.5 } }, parameters)
     local asked = {}
     for k = 1, 3 do
@@ -115,9 +117,9 @@ describe('optimizers', function()
   it('have groups by name pattern', function()
     local parameters = { parameter('h.0.weight', { 1 }), parameter('h.0.bias', { 1 }),
       parameter('h.0.ln.weight', { 1 }) }
-    local optimizer = optim.new({ type = 'sgd', args = { lr = 0.5, weight_decay = 0.5 }, groups = {
+    local optimizer = optim.new({ type = 'sgd', args = { lr = 0.5, weight_decay = 0.5, groups = {
       { match = '*.bias', weight_decay = 0 }, { match = { 'h.?.ln.*' }, lr = 0.25 },
-    } }, parameters)
+    } } }, parameters)
     optimizer:collect(function() return float64 { 0 } end)
     optimizer:step(0.1) -- a fifth of the base
     near(1 - 0.1 * 0.5, parameters[1].data:item())
@@ -191,11 +193,12 @@ describe('messages of optimizers', function()
     assert.matches("nothing is named 'adamx'; expected adam, adamw, sgd", new { type = 'adamx' })
     assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, lr",
       new { type = 'adamw', args = { learning_rate = 1 } })
-    assert.matches('betas%[2%] is 1; expected 0', new { type = 'adamw', args = { betas = { 0.9, 1 } } })
+    assert.matches('betas%[2%] is 1; expected 0',
+      new { type = 'adamw', args = { betas = { 0.9, 1 } } })
     assert.matches('lr is %-1; expected a number', new { type = 'adamw', args = { lr = -1 } })
     assert.matches('nesterov with momentum 0', new { type = 'sgd', args = { nesterov = true } })
     assert.matches("'%*.bias' fits no parameter; the first is 'w'",
-      new { type = 'sgd', groups = { { match = '*.bias', lr = 1 } } })
+      new { type = 'sgd', args = { groups = { { match = '*.bias', lr = 1 } } } })
   end)
 
   it('name the state that does not fit', function()
@@ -210,6 +213,7 @@ describe('messages of optimizers', function()
     assert.matches("state 'exp_avg' of 'w' has shape %[1%]; expected %[2%]",
       load { counts = { w = 1 }, tensors = tensors(moment('exp_avg', float64 { 0 })) })
     assert.matches("state 'exp_avg' of 'u' belongs to no trainable parameter",
-      load { counts = { w = 0 }, tensors = tensors { parameter = 'u', name = 'exp_avg', data = v } })
+      load { counts = { w = 0 },
+        tensors = tensors { parameter = 'u', name = 'exp_avg', data = v } })
   end)
 end)

@@ -19,7 +19,7 @@ function M.assign(groups, parameters)
     local globs = groups[i].match
     if type(globs) == 'string' then globs = { globs } end
     if type(globs) ~= 'table' or #globs == 0 then
-      fail('usage', ('optimizer.groups[%d].match'):format(i),
+      fail('usage', ('optimizer.args.groups[%d].match'):format(i),
         'missing; expected a name pattern or a list of them')
     end
     for _, text in ipairs(globs) do
@@ -30,7 +30,7 @@ function M.assign(groups, parameters)
         end
       end
       if hits == 0 then
-        fail('usage', ('optimizer.groups[%d].match'):format(i), ("'%s' fits no parameter; the "
+        fail('usage', ('optimizer.args.groups[%d].match'):format(i), ("'%s' fits no parameter; the "
           .. "first is '%s'"):format(text, parameters[1] and parameters[1].name or 'none'))
       end
     end

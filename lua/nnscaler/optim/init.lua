@@ -2,7 +2,7 @@
 --- PyTorch's. A parameter whose gradient is nil is neither moved nor decayed; a frozen one is not
 --- here at all.
 ---
---- `{ type = 'adamw', args = { lr = 1e-3 }, groups = { { match = '*.bias', weight_decay = 0 } } }`
+--- `{ type = 'adamw', args = { lr = 1e-3, groups = { { match = '*.bias', weight_decay = 0 } } } }`
 --- A kind is a module { defaults, slots(options), update(self, bucket, options) }; a user's own
 --- is found by `require`.
 ---
@@ -47,16 +47,17 @@ local function merge(kind, key, ...)
   return options
 end
 
-local function own_options(group)
-  local own = {}
-  for name, value in sorted.sorted_pairs(group) do
-    if name ~= 'match' then own[name] = value end
+local function without(t, key)
+  local rest = {}
+  for name, value in sorted.sorted_pairs(t) do
+    if name ~= key then rest[name] = value end
   end
-  return own
+  return rest
 end
 
 --- Makes the optimizer of a job.
----@param config { type: string|table, args?: table, groups?: table[] }
+---@param config { type: string|table, args?: table } args.groups: a list of { match = pattern or
+---  list of patterns, … } with options of its own; the first group that fits a name has it
 ---@param parameters { name: string, data: nnscaler.Tensor, requires_grad: boolean }[]
 ---@return nnscaler.Optimizer
 function M.new(config, parameters)
@@ -65,14 +66,15 @@ function M.new(config, parameters)
     fail('usage', what.key, ("'%s' is no optimizer; expected %s"):format(tostring(config.type),
       what.expects))
   end
-  local args = config.args or {}
+  local args, groups = without(config.args or {}, 'groups'), (config.args or {}).groups or {}
   local self = setmetatable({ kind = kind, options = {}, slots = {}, by_name = {} }, Optimizer)
   self.options[1] = merge(kind, 'optimizer.args', args)
   self.lr = self.options[1].lr
-  for i, group in ipairs(config.groups or {}) do
-    self.options[i + 1] = merge(kind, ('optimizer.groups[%d]'):format(i), args, own_options(group))
+  for i, group in ipairs(groups) do
+    self.options[i + 1] = merge(kind, ('optimizer.args.groups[%d]'):format(i), args,
+      without(group, 'match'))
   end
-  local group_of = glob.assign(config.groups or {}, parameters)
+  local group_of = glob.assign(groups, parameters)
   for _, parameter in ipairs(parameters) do
     if parameter.requires_grad then
       local slot = { name = parameter.name, data = parameter.data, count = 0, tensors = {},
