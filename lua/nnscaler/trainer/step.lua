@@ -11,8 +11,8 @@ local function is_finite(x) return x == x and x ~= math.huge and x ~= -math.huge
 
 local function stop_on_nan(t, what, value)
   local good = t.last_checkpoint
-  local message = ('%s is %s at step %d (epoch %d); expected a finite number; last good checkpoint: '
-    .. '%s'):format(what, format.short(value), t.step + 1, t.epoch, good or 'none')
+  local message = ('%s is %s at step %d (epoch %d); expected a finite number; last good '
+    .. 'checkpoint: %s'):format(what, format.short(value), t.step + 1, t.epoch, good or 'none')
   fail('state', 'trainer.nan', message, 'a smaller learning rate may help; on_nan=skip goes on '
     .. 'without such steps' .. (good and '; checkpoint.resume_from=' .. good .. ' resumes' or ''))
 end
