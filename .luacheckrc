@@ -1,5 +1,6 @@
 std = 'luajit'
 max_line_length = 100
+self = false -- methods need not use it
 globals = {}
 read_globals = {}
 files['tests/lua/**/*_spec.lua'] = { std = 'luajit+busted' }

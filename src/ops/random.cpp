@@ -8,6 +8,7 @@
 #include <ATen/ops/copy.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/linalg_qr.h>
 #include <torch/library.h>
 
 #include "ops/words.h"
@@ -119,28 +120,48 @@ at::Tensor& fill_uniform_(at::Tensor& self, double low, double high, c10::string
   return fill(self, offset, full, [=](uint64_t e) { return low + (high - low) * uniform(s, e); });
 }
 
-// Normal values conditioned on lying in [low, high], by inversion.
-at::Tensor& fill_trunc_normal_(at::Tensor& self, double mean, double std, double low, double high,
+// Normal values conditioned on lying within +-cut, by inversion.
+at::Tensor& fill_trunc_normal_(at::Tensor& self, double mean, double std, double cut,
                                c10::string_view key, int64_t seed, OptionalShape offset,
                                OptionalShape full) {
-  if (!(std > 0 && low < high))
-    fail(ErrorKind::usage,
-         "[ops.fill_trunc_normal_] std {}, bounds {} and {}; expected std > 0 and low < high", std,
-         low, high);
   const Stream s = checked_stream(key, seed, 0, 0);
   const auto distribution = [&](double x) {
     return 0.5 * std::erfc(-(x - mean) / (std * 1.41421356237309504880));
   };
-  const double from = distribution(low), to = distribution(high);
-  if (!(from < to))
+  const double from = distribution(-cut), to = distribution(cut);
+  if (!(std > 0 && from < to))
     fail(ErrorKind::usage,
-         "[ops.fill_trunc_normal_] bounds {} and {} hold no probability of mean {}, std {}", low,
-         high, mean, std);
+         "[ops.fill_trunc_normal_] mean {}, std {}, cut {}; expected std > 0 and some probability "
+         "within the cut",
+         mean, std, cut);
   return fill(self, offset, full, [=](uint64_t e) {
     // The half step keeps the argument away from 0 and 1.
     const double u = from + (to - from) * (uniform(s, e) + 0x1p-54);
-    return std::min(high, std::max(low, mean + std * normal_quantile(u)));
+    return std::min(cut, std::max(-cut, mean + std * normal_quantile(u)));
   });
+}
+
+// Orthonormal rows or columns (whichever are fewer) of the matrix of dimension 0 by all others: the
+// orthogonal factor of a normal matrix, its signs fixed. Not element-wise, so computed whole.
+at::Tensor& fill_orthogonal_(at::Tensor& self, double gain, c10::string_view key, int64_t seed,
+                             OptionalShape offset, OptionalShape full) {
+  checked_slice(self.sizes(), offset, full);
+  const Shape shape = full ? full->vec() : self.sizes().vec();
+  if (shape.size() < 2)
+    fail(ErrorKind::usage, "[ops.fill_orthogonal_] shape {}; expected two dimensions or more",
+         to_string(shape));
+  at::Tensor whole = at::empty(shape, at::kDouble);
+  fill_normal_(whole, 0, 1, key, seed, std::nullopt, std::nullopt);
+  if (whole.numel() > 0) {
+    const at::Tensor matrix = whole.view({shape[0], -1});
+    const bool wide = matrix.size(0) < matrix.size(1);
+    auto [q, r] = at::linalg_qr(wide ? matrix.t() : matrix);
+    q = q.mul(r.diagonal().sgn().mul(gain));
+    whole = (wide ? q.t() : q).reshape(shape);
+  }
+  for (size_t d = 0; full && d < shape.size(); ++d)
+    whole = whole.narrow(static_cast<int64_t>(d), (*offset)[d], self.size(static_cast<int64_t>(d)));
+  return self.copy_(whole);
 }
 
 TORCH_LIBRARY(nnscaler, m) {
@@ -157,8 +178,11 @@ TORCH_LIBRARY(nnscaler, m) {
       "fill_uniform_(Tensor(a!) self, float low, float high, str key, int seed, "
       "int[]? offset=None, int[]? full=None) -> Tensor(a!)");
   m.def(
-      "fill_trunc_normal_(Tensor(a!) self, float mean, float std, float low, float high, str key, "
+      "fill_trunc_normal_(Tensor(a!) self, float mean, float std, float cut, str key, "
       "int seed, int[]? offset=None, int[]? full=None) -> Tensor(a!)");
+  m.def(
+      "fill_orthogonal_(Tensor(a!) self, float gain, str key, int seed, int[]? offset=None, "
+      "int[]? full=None) -> Tensor(a!)");
 }
 
 TORCH_LIBRARY_IMPL(nnscaler, CPU, m) {
@@ -171,6 +195,7 @@ TORCH_LIBRARY_IMPL(nnscaler, CompositeExplicitAutograd, m) {
   m.impl("fill_normal_", fill_normal_);
   m.impl("fill_uniform_", fill_uniform_);
   m.impl("fill_trunc_normal_", fill_trunc_normal_);
+  m.impl("fill_orthogonal_", fill_orthogonal_);
 }
 
 }  // namespace

@@ -1,0 +1,118 @@
+--- A GPT as nanoGPT builds it: learned positions, normalisation before each part of a block, output
+--- weights tied to the token embedding. Names of parameters are those of GPT-2.
+local T = require 'nnscaler.tensor'
+local aten = require('nnscaler.ops').aten
+local fail = require 'nnscaler.fail'
+local nn = require 'nnscaler.nn'
+
+-- A linear layer with GPT-2's first weights.
+local function linear(a, inputs, outputs, std)
+  return nn.Linear(inputs, outputs,
+    { bias = a.bias, init = nn.init.normal(0, std or 0.02), bias_init = nn.init.zeros() })
+end
+
+-- Layers that end in the residual stream start smaller, the more of them there are.
+local function projection(a, inputs)
+  return linear(a, inputs, a.width, 0.02 / math.sqrt(2 * a.layers))
+end
+
+local Attention = nn.class 'Attention'
+
+function Attention:init(a)
+  self.heads, self.dropout = a.heads, a.dropout
+  self.c_attn = linear(a, a.width, 3 * a.width)
+  self.c_proj = projection(a, a.width)
+  self.resid_dropout = nn.Dropout(a.dropout)
+end
+
+function Attention:forward(x)
+  local batch, time, width = unpack(x.shape)
+  local parts = self.c_attn(x):split(width, 2)
+  for i, part in ipairs(parts) do
+    parts[i] = part:view { batch, time, self.heads, width / self.heads }:transpose(1, 2)
+  end
+  local q, k, v = unpack(parts)
+  local y = aten.scaled_dot_product_attention(q, k, v,
+    { is_causal = true, dropout_p = self.training and self.dropout or 0 })
+  y = self.c_proj(y:transpose(1, 2):reshape { batch, time, width })
+  return self.resid_dropout(y)
+end
+
+local MLP = nn.class 'MLP'
+
+function MLP:init(a)
+  self.c_fc = linear(a, a.width, 4 * a.width)
+  self.gelu = nn.GELU()
+  self.c_proj = projection(a, 4 * a.width)
+  self.dropout = nn.Dropout(a.dropout)
+end
+
+function MLP:forward(x)
+  x = self.gelu(self.c_fc(x))
+  x = self.c_proj(x)
+  return self.dropout(x)
+end
+
+local Block = nn.class 'Block'
+
+function Block:init(a)
+  self.ln_1 = nn.LayerNorm(a.width, { bias = a.bias })
+  self.attn = Attention(a)
+  self.ln_2 = nn.LayerNorm(a.width, { bias = a.bias })
+  self.mlp = MLP(a)
+end
+
+function Block:forward(x)
+  x = x + self.attn(self.ln_1(x))
+  return x + self.mlp(self.ln_2(x))
+end
+
+---@class nnscaler.models.GPT : nnscaler.nn.Module
+local GPT = nn.class 'GPT'
+GPT.forward_arg_names = { 'x', 'y' }
+
+---@param a { vocab: integer, layers: integer, heads: integer, width: integer, block: integer,
+---   dropout?: number, bias?: boolean } block: the longest text, in tokens
+function GPT:init(a)
+  if a.width % a.heads ~= 0 then
+    fail('usage', 'models.gpt', ('%d heads do not divide width %d'):format(a.heads, a.width))
+  end
+  a = { vocab = a.vocab, layers = a.layers, heads = a.heads, width = a.width, block = a.block,
+        dropout = a.dropout or 0, bias = a.bias or false }
+  self.block = a.block
+  local embedding = { init = nn.init.normal(0, 0.02) }
+  self.transformer = nn.ModuleDict()
+  self.transformer.wte = nn.Embedding(a.vocab, a.width, embedding)
+  self.transformer.wpe = nn.Embedding(a.block, a.width, embedding)
+  self.transformer.drop = nn.Dropout(a.dropout)
+  self.transformer.h = nn.ModuleList()
+  for _ = 1, a.layers do self.transformer.h:append(Block(a)) end
+  self.transformer.ln_f = nn.LayerNorm(a.width, { bias = a.bias })
+  self.lm_head = nn.Linear(a.width, a.vocab, { bias = false })
+  self.lm_head.weight = self.transformer.wte.weight
+  self.loss = nn.CrossEntropy()
+end
+
+--- With targets: the mean loss over those that are not -100, and how many they are. Without: nil
+--- and the logits.
+---@param x nnscaler.Tensor|{ x: nnscaler.Tensor, y?: nnscaler.Tensor } tokens [batch, time]
+---@param y? nnscaler.Tensor the token that follows each
+---@return nnscaler.Tensor|nil loss, { tokens: nnscaler.Tensor }|nnscaler.Tensor
+function GPT:forward(x, y)
+  if type(x) == 'table' then x, y = x.x, x.y end
+  local time = x.shape[2]
+  if time > self.block then
+    fail('model', 'models.gpt', ('a text of %d tokens; expected at most block = %d'):format(time,
+      self.block))
+  end
+  local t = self.transformer
+  local position = T.arange(time, { dtype = 'int64', device = x.device })
+  local hidden = t.drop(t.wte(x) + t.wpe(position))
+  for _, block in ipairs(t.h) do hidden = block(hidden) end
+  local logits = self.lm_head(t.ln_f(hidden))
+  if not y then return nil, logits end
+  local loss, tokens = self.loss(logits, y)
+  return loss, { tokens = tokens }
+end
+
+return GPT

@@ -1,0 +1,100 @@
+--- Checks of constructor arguments, so that a wrong one is named where it was written.
+local fail = require 'nnscaler.fail'
+local sorted = require 'nnscaler.sorted'
+
+local M = {}
+
+--- Returns `value` if it is an integer of at least `least`.
+---@param area string
+---@param name string of the argument
+---@param value any
+---@param least? integer 1 by default
+---@return integer
+function M.integer(area, name, value, least)
+  least = least or 1
+  if type(value) ~= 'number' or value % 1 ~= 0 or value < least then
+    fail('usage', area, ('%s = %s; expected an integer ≥ %d'):format(name, tostring(value), least))
+  end
+  return value
+end
+
+--- Returns `value` if it is a probability.
+---@param area string
+---@param value any
+---@return number
+function M.probability(area, value)
+  if type(value) ~= 'number' or not (value >= 0 and value <= 1) then
+    fail('usage', area, ('probability %s; expected 0 to 1'):format(tostring(value)))
+  end
+  return value
+end
+
+--- Returns two sizes: one number stands for both.
+---@param area string
+---@param name string
+---@param value any
+---@param least? integer
+---@return integer[]
+function M.pair(area, name, value, least)
+  if type(value) ~= 'table' then value = { value, value } end
+  if #value ~= 2 then
+    fail('usage', area, ('%s has %d sizes; expected 2, or one number'):format(name, #value))
+  end
+  return { M.integer(area, name, value[1], least), M.integer(area, name, value[2], least) }
+end
+
+--- Returns a list of sizes: one number stands for a list of one.
+---@param area string
+---@param name string
+---@param value any
+---@return integer[]
+function M.sizes(area, name, value)
+  if type(value) ~= 'table' then value = { value } end
+  local list = {}
+  for i, size in ipairs(value) do list[i] = M.integer(area, name, size) end
+  if #list == 0 then fail('usage', area, name .. ' is empty; expected at least one size') end
+  return list
+end
+
+--- Returns the options with defaults filled in; an unknown name is an error. A default of
+--- `check.none` means that the option may stay nil.
+---@param area string
+---@param given table|nil
+---@param defaults table<string, any>
+---@return table
+function M.options(area, given, defaults)
+  local result = {}
+  for name, value in sorted.sorted_pairs(defaults) do
+    if value ~= M.none then result[name] = value end
+  end
+  if given == nil then return result end
+  if type(given) ~= 'table' then
+    fail('usage', area, ('options are a %s; expected a table'):format(type(given)))
+  end
+  for name, value in sorted.sorted_pairs(given) do
+    if defaults[name] == nil then
+      fail('usage', area, ("unknown option '%s'; expected %s"):format(tostring(name),
+        table.concat(sorted.sorted_keys(defaults), ', ')))
+    end
+    result[name] = value
+  end
+  return result
+end
+
+M.none = setmetatable({}, { __tostring = function() return 'none' end })
+
+--- Returns `value` if `allowed` holds it.
+---@param area string
+---@param name string
+---@param value any
+---@param allowed string[]
+---@return string
+function M.one_of(area, name, value, allowed)
+  for _, choice in ipairs(allowed) do
+    if value == choice then return value end
+  end
+  return fail('usage', area, ("%s = '%s'; expected %s"):format(name, tostring(value),
+    table.concat(allowed, ', ')))
+end
+
+return M

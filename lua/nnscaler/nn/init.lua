@@ -1,0 +1,23 @@
+--- Building blocks of models: `local nn = require 'nnscaler.nn'`.
+local Module = require 'nnscaler.nn.module'
+local kinds = require 'nnscaler.nn.kinds'
+local sorted = require 'nnscaler.sorted'
+
+---@class nnscaler.nn
+local M = {
+  Module = Module,
+  --- nn.class(name[, parent]) makes a class of modules.
+  class = Module.class,
+  --- nn.Parameter { shape =, init = } makes a parameter.
+  Parameter = kinds.parameter,
+  --- How parameters get their first values.
+  init = require 'nnscaler.nn.initializers',
+}
+
+for _, family in ipairs {
+  'container', 'linear', 'norm', 'dropout', 'activation', 'conv', 'attention', 'loss',
+} do
+  for name, class in sorted.sorted_pairs(require('nnscaler.nn.' .. family)) do M[name] = class end
+end
+
+return M
