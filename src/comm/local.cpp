@@ -131,13 +131,13 @@ class LocalGroup : public Group {
     if (n * chunk > tensor.numel())
       mine.narrow(0, tensor.numel(), n * chunk - tensor.numel()).zero_();
     at::Tensor sum = at::empty({chunk}, tensor.options());
-    meet("all_reduce", post_of(mine, sum), [&](const auto& posts) {
+    meet("all_reduce", post_of(mine, sum, tensor), [&](const auto& posts) {
       std::vector<at::Tensor> addends;
       for (const auto& p : posts) addends.push_back(p.in->narrow(0, position() * chunk, chunk));
       reduce_in_order(sum, addends, reduce);
       count_elements(tensor, (n - 1) * chunk);
     });
-    meet("all_reduce", post_of(mine, sum), [&](const auto& posts) {
+    meet("all_reduce", post_of(mine, sum, tensor), [&](const auto& posts) {
       for (int k = 0; k < n; ++k)
         mine.narrow(0, k * chunk, chunk).copy_(*posts[static_cast<size_t>(k)].out);
       count_elements(tensor, (n - 1) * chunk);
@@ -177,11 +177,17 @@ class LocalGroup : public Group {
   }
 
  private:
+  // Ranks must agree on type and shape of `like`.
+  static LocalWorld::Post post_of(const at::Tensor& in, const at::Tensor& out,
+                                  const at::Tensor& like) {
+    return {
+        fmt::format("{} [{}]", c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", ")),
+        &in,
+        &out,
+        {}};
+  }
   static LocalWorld::Post post_of(const at::Tensor& in, const at::Tensor& out) {
-    return {fmt::format("{} [{}]", c10::toString(in.scalar_type()), fmt::join(in.sizes(), ", ")),
-            &in,
-            &out,
-            {}};
+    return post_of(in, out, in);
   }
 
   void count_elements(const at::Tensor& like, int64_t elements) {
