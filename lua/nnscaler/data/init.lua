@@ -1,0 +1,90 @@
+--- Data sets and loaders. A loader gives `get(n)`, micro-batch number n (from 0) as nested tables
+--- of
+--- tensors, a pure function of seed and n; `ids(n)`, what identifies its samples; and `per_epoch`,
+--- micro-batches an epoch, or nil when endless. So position in the data is one number.
+---
+--- A data set is either an object with `training_loader(options)` (and `validation_loader`), as the
+--- ones here are, or any object with `len()` and `get(i)` (i from 0).
+local parts = {
+  characters = 'nnscaler.data.characters', tokens = 'nnscaler.data.tokens',
+  loader = 'nnscaler.data.loader', sampler = 'nnscaler.data.sampler',
+  collate = 'nnscaler.data.collate', random_samples = 'nnscaler.data.random_samples',
+}
+
+local M = {}
+
+---@class nnscaler.Loader
+---@field per_epoch integer|nil micro-batches an epoch, over all replicas
+---@field get fun(self, n: integer): table micro-batch number n
+---@field ids fun(self, n: integer): integer[] what identifies its samples
+
+---@class nnscaler.LoaderOptions
+---@field batch integer samples of a micro-batch
+---@field seed? integer
+---@field shuffle? boolean default true
+---@field drop_last? boolean default true
+---@field prefetch? integer micro-batches made ahead on a thread; default 2
+---@field replicas? integer scale units U: this one asks for numbers n with n mod U = rank
+---@field rank? integer
+
+local function has(object, method)
+  local kind = type(object)
+  return (kind == 'table' or kind == 'userdata') and object[method] ~= nil
+end
+
+--- Returns a loader of training data for any data set; a loader is returned as it is.
+---@param dataset any
+---@param options nnscaler.LoaderOptions
+---@return nnscaler.Loader
+function M.training_loader(dataset, options)
+  if has(dataset, 'training_loader') then return dataset:training_loader(options) end
+  if has(dataset, 'get') and has(dataset, 'ids') then return dataset end
+  return M.loader {
+    dataset = dataset, batch = options.batch, seed = options.seed, drop_last = options.drop_last,
+    shuffle = options.shuffle ~= false, replicas = options.replicas, rank = options.rank,
+  }
+end
+
+--- Returns a loader of one fixed pass over the validation data that a data set holds beside its
+--- training data; nil when it holds none. For a data set of validation samples alone (len and get)
+--- take `pass`.
+---@param dataset any
+---@param options nnscaler.LoaderOptions
+---@return nnscaler.Loader|nil
+function M.validation_loader(dataset, options)
+  if has(dataset, 'validation_loader') then return dataset:validation_loader(options) end
+  return nil
+end
+
+--- Returns a loader of one pass in order, last batch smaller: evaluation of a whole data set.
+---@param dataset any
+---@param options nnscaler.LoaderOptions
+---@return nnscaler.Loader
+function M.pass(dataset, options)
+  if has(dataset, 'validation_loader') then
+    local loader = dataset:validation_loader(options)
+    if loader then return loader end
+  end
+  if has(dataset, 'get') and has(dataset, 'ids') then return dataset end
+  return M.loader { dataset = dataset, batch = options.batch, drop_last = false, shuffle = false,
+    replicas = options.replicas, rank = options.rank }
+end
+
+local function default_text()
+  local getenv = os.getenv
+  local cache = getenv 'XDG_CACHE_HOME' or ((getenv 'HOME' or '') .. '/.cache')
+  return cache .. '/nnscaler/shakespeare.txt'
+end
+
+return setmetatable(M, {
+  __index = function(t, key)
+    local value
+    if key == 'shakespeare' then -- path of the default text, which `make setup` unpacks
+      value = default_text()
+    elseif parts[key] then
+      value = require(parts[key])
+    end
+    if value ~= nil then rawset(t, key, value) end
+    return value
+  end,
+})

@@ -1,0 +1,91 @@
+--- A loader over any Lua object with `len()` and `get(i)`; runs on the main thread.
+local collate = require 'nnscaler.data.collate'
+local fail = require 'nnscaler.fail'
+local make_sampler = require 'nnscaler.data.sampler'
+
+---@class nnscaler.data.Loader: nnscaler.Loader
+local Loader = {}
+Loader.__index = Loader
+
+--- Returns the indices in the data set of micro-batch n.
+---@param n integer
+---@return integer[]
+function Loader:ids(n)
+  if type(n) ~= 'number' or n < 0 or n % 1 ~= 0 then
+    fail('data', 'data.loader', ('there is no micro-batch %s; expected 0, 1, …'):format(tostring(n)))
+  end
+  local epoch = math.floor(n / self.per_epoch)
+  local first = n % self.per_epoch * self.batch
+  local out = {}
+  for position = first, math.min(first + self.batch, self.size) - 1 do
+    out[#out + 1] = self.sampler:index(epoch, position, self.size)
+  end
+  return out
+end
+
+--- Returns micro-batch n.
+---@param n integer
+---@return any
+function Loader:get(n)
+  if n % self.replicas ~= self.rank then
+    fail('data', 'data.loader', ('micro-batch %d belongs to replica %d; this is replica %d of %d')
+      :format(n, n % self.replicas, self.rank, self.replicas))
+  end
+  local samples = self:ids(n)
+  for i, index in ipairs(samples) do samples[i] = self.dataset:get(index) end
+  return self.collate(samples)
+end
+
+---@class nnscaler.data.LoaderOptions
+---@field dataset table object with len() and get(i), i from 0: nested tables of tensors
+---@field batch integer samples of a micro-batch
+---@field shuffle? boolean default false
+---@field drop_last? boolean leave out the last micro-batch of an epoch if it is not full; default false
+---@field collate? fun(samples: any[]): any default: nnscaler.data.collate
+---@field sampler? nnscaler.data.Sampler in place of seed, replicas and rank; any object with
+---  index(epoch, position, size)
+---@field seed? integer
+---@field replicas? integer
+---@field rank? integer
+
+local known = { dataset = true, batch = true, shuffle = true, drop_last = true, collate = true,
+  sampler = true, seed = true, replicas = true, rank = true }
+
+--- Returns a loader.
+---@param options nnscaler.data.LoaderOptions
+---@return nnscaler.data.Loader
+return function(options)
+  for _, key in ipairs(require('nnscaler.sorted').sorted_keys(options)) do
+    if not known[key] then
+      fail('usage', 'data.loader', ("unknown option '%s'"):format(tostring(key)))
+    end
+  end
+  local dataset, batch = options.dataset, options.batch
+  local kind = type(dataset)
+  if (kind ~= 'table' and kind ~= 'userdata') or not dataset.len or not dataset.get then
+    fail('usage', 'data.loader', ('the data set is a %s without len() and get(i)'):format(kind),
+      'give it both, or a training_loader(options) that returns a loader')
+  end
+  if type(batch) ~= 'number' or batch < 1 or batch % 1 ~= 0 then
+    fail('usage', 'data.loader', ('batch = %s; expected an integer of at least 1'):format(
+      tostring(batch)))
+  end
+  local size = dataset:len()
+  if type(size) ~= 'number' or size < 1 or size % 1 ~= 0 then
+    fail('data', 'data.loader', ('the data set has %s samples; expected at least 1'):format(
+      tostring(size)))
+  end
+  local sampler = options.sampler or make_sampler {
+    seed = options.seed, replicas = options.replicas, rank = options.rank,
+    shuffle = options.shuffle == true,
+  }
+  local per_epoch = options.drop_last and math.floor(size / batch) or math.ceil(size / batch)
+  if per_epoch == 0 then
+    fail('data', 'data.loader', ('the data set has %d samples; a batch needs %d'):format(size, batch),
+      'take a smaller batch, or drop_last = false')
+  end
+  return setmetatable({
+    dataset = dataset, batch = batch, size = size, sampler = sampler, per_epoch = per_epoch,
+    collate = options.collate or collate, replicas = sampler.replicas or 1, rank = sampler.rank or 0,
+  }, Loader)
+end

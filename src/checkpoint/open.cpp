@@ -1,0 +1,301 @@
+// nnscaler._C.checkpoint: safetensors files as tensors, and the writer of checkpoints.
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "checkpoint/checksum.h"
+#include "checkpoint/folder.h"
+#include "checkpoint/writer.h"
+#include "script/state.h"
+#include "tensor/box.h"
+#include "tensor/register.h"
+
+namespace nns::checkpoint {
+namespace {
+
+using script::guarded;
+using FilePtr = std::shared_ptr<const safetensors::File>;
+constexpr const char* kFileType = "nnscaler.SafetensorsFile";
+constexpr const char* kWriterType = "nnscaler.CheckpointWriter";
+
+const safetensors::File& check_file(lua_State* L) {
+  return *script::check_object<FilePtr>(L, 1, kFileType);
+}
+
+std::vector<safetensors::Range> check_slice(lua_State* L, int index) {
+  luaL_checktype(L, index, LUA_TTABLE);
+  std::vector<safetensors::Range> out(lua_objlen(L, index));
+  for (size_t i = 0; i < out.size(); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i + 1));
+    const auto pair = script::check_ints(L, lua_gettop(L));
+    if (pair.size() != 2)
+      fail(ErrorKind::state, "[checkpoint.slice] range {} has {} numbers; expected start and stop",
+           i, pair.size());
+    out[i] = {pair[0], pair[1]};
+    lua_pop(L, 1);
+  }
+  return out;
+}
+
+std::vector<safetensors::Range> whole(const Shape& shape) {
+  std::vector<safetensors::Range> out;
+  for (const int64_t n : shape) out.push_back({0, n});
+  return out;
+}
+
+// --- reading
+// ----------------------------------------------------------------------------------------
+
+int read_safetensors(lua_State* L) {  // (path) → file
+  script::push_object<FilePtr>(L, kFileType, safetensors::File::open(script::check_string(L, 1)));
+  return 1;
+}
+int file_names(lua_State* L) {  // → names in the order of the data
+  const auto& entries = check_file(L).entries();
+  lua_createtable(L, static_cast<int>(entries.size()), 0);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    script::push_string(L, entries[i].name);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+int file_info(lua_State* L) {  // (name) → { dtype, shape, bytes }, or nil
+  const auto* entry = check_file(L).find(script::check_string(L, 2));
+  if (entry == nullptr) return 0;
+  lua_createtable(L, 0, 3);
+  script::push_string(L, name_of(entry->type.dtype));
+  lua_setfield(L, -2, "dtype");
+  script::push_ints(L, entry->type.shape);
+  lua_setfield(L, -2, "shape");
+  lua_pushnumber(L, static_cast<double>(entry->end - entry->begin));
+  lua_setfield(L, -2, "bytes");
+  return 1;
+}
+int file_metadata(lua_State* L) {  // → table of strings
+  lua_newtable(L);
+  for (const auto& [key, value] : check_file(L).metadata()) {
+    script::push_string(L, key);
+    script::push_string(L, value);
+    lua_rawset(L, -3);
+  }
+  return 1;
+}
+int file_checksum(lua_State* L) {  // (name) → 16 hexadecimal digits
+  const auto& file = check_file(L);
+  script::push_string(L, hex(checksum(file.bytes(file.at(script::check_string(L, 2))))));
+  return 1;
+}
+
+at::Tensor read(const safetensors::File& file, const std::string& name,
+                const std::vector<safetensors::Range>* slice) {
+  const auto& entry = file.at(name);
+  const auto ranges = slice != nullptr ? *slice : whole(entry.type.shape);
+  Shape shape;
+  for (const auto& [start, stop] : ranges) shape.push_back(std::max<int64_t>(stop - start, 0));
+  at::Tensor out = at::empty(shape, tensor::to_torch(entry.type.dtype));
+  auto* bytes = static_cast<char*>(out.mutable_data_ptr());
+  safetensors::copy_slice(file.bytes(entry), entry.type, ranges, bytes);
+  if (entry.type.dtype == DType::boolean)
+    for (size_t i = 0; i < out.nbytes(); ++i)
+      if (static_cast<unsigned char>(bytes[i]) > 1)
+        fail(ErrorKind::state, "[checkpoint.read] tensor '{}' of '{}' holds {} as a truth value",
+             name, file.path(), static_cast<unsigned char>(bytes[i]));
+  return out;
+}
+
+int file_read(lua_State* L) {  // (name [, list of { start, stop }]) → tensor
+  const auto& file = check_file(L);
+  const std::string name = script::check_string(L, 2);
+  if (lua_isnoneornil(L, 3)) {
+    tensor::push(L, read(file, name, nullptr));
+  } else {
+    const auto slice = check_slice(L, 3);
+    tensor::push(L, read(file, name, &slice));
+  }
+  return 1;
+}
+int file_copy_to(lua_State* L) {  // (name, tensor): overwrites a tensor of that shape and dtype
+  const auto& file = check_file(L);
+  const std::string name = script::check_string(L, 2);
+  at::Tensor target = tensor::check_real(L, 3).detach();
+  const auto& entry = file.at(name);
+  if (tensor::type_of(target) != entry.type)
+    fail(ErrorKind::state, "[checkpoint.read] tensor '{}' of '{}' is {}; expected {}", name,
+         file.path(), to_string(entry.type), to_string(tensor::type_of(target)));
+  if (target.is_cpu() && target.is_contiguous() && entry.type.dtype != DType::boolean)
+    safetensors::copy_slice(file.bytes(entry), entry.type, whole(entry.type.shape),
+                            static_cast<char*>(target.mutable_data_ptr()));
+  else
+    target.copy_(read(file, name, nullptr));
+  return 0;
+}
+
+// --- writing
+// ----------------------------------------------------------------------------------------
+
+int write_safetensors(lua_State* L) {  // (path, list of { name, tensor } [, metadata])
+  std::vector<safetensors::Item> items;
+  std::vector<at::Tensor> dense;
+  luaL_checktype(L, 2, LUA_TTABLE);
+  for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
+    lua_rawgeti(L, 2, static_cast<int>(i));
+    luaL_checktype(L, -1, LUA_TTABLE);
+    lua_rawgeti(L, -1, 1);
+    lua_rawgeti(L, -2, 2);
+    dense.push_back(
+        tensor::check_real(L, lua_gettop(L)).detach().cpu().resolve_conj().contiguous());
+    items.push_back({script::check_string(L, lua_gettop(L) - 1), tensor::type_of(dense.back()),
+                     dense.back().const_data_ptr()});
+    lua_pop(L, 3);
+  }
+  std::map<std::string, std::string> metadata;
+  if (!lua_isnoneornil(L, 3)) {
+    luaL_checktype(L, 3, LUA_TTABLE);
+    for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
+      if (lua_type(L, -2) != LUA_TSTRING || lua_type(L, -1) != LUA_TSTRING)
+        fail(ErrorKind::state, "[checkpoint.write] metadata maps strings to strings");
+      metadata[script::check_string(L, lua_gettop(L) - 1)] = script::check_string(L, lua_gettop(L));
+    }
+  }
+  const std::string path = script::check_string(L, 1);
+  const std::string temporary = path + ".writing";
+  safetensors::write(temporary, std::move(items), metadata);
+  std::error_code ec;
+  std::filesystem::rename(temporary, path, ec);
+  if (ec) fail(ErrorKind::state, "[checkpoint.write] cannot write '{}': {}", path, ec.message());
+  return 0;
+}
+
+int writer(lua_State* L) {
+  script::push_object<std::unique_ptr<Writer>>(L, kWriterType, std::make_unique<Writer>());
+  return 1;
+}
+Writer& check_writer(lua_State* L) {
+  return *script::check_object<std::unique_ptr<Writer>>(L, 1, kWriterType);
+}
+
+Piece check_piece(lua_State* L, int index) {
+  Piece piece;
+  piece.file = script::field_string(L, index, "file", "");
+  piece.parameter = script::field_string(L, index, "parameter", "");
+  piece.state = script::field_string(L, index, "state", "");
+  piece.kind = script::field_string(L, index, "kind", "parameter");
+  lua_getfield(L, index, "data");
+  piece.data = tensor::check_real(L, lua_gettop(L));
+  lua_getfield(L, index, "shape");
+  piece.full =
+      lua_isnil(L, -1) ? tensor::type_of(piece.data).shape : script::check_ints(L, lua_gettop(L));
+  lua_getfield(L, index, "slice");
+  piece.slice = lua_isnil(L, -1) ? whole(piece.full) : check_slice(L, lua_gettop(L));
+  lua_pop(L, 3);
+  return piece;
+}
+
+std::vector<std::string> string_list(lua_State* L, int index, const char* key) {
+  std::vector<std::string> out;
+  lua_getfield(L, index, key);
+  if (lua_istable(L, -1))
+    for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
+      lua_rawgeti(L, -1, static_cast<int>(i));
+      out.push_back(script::check_string(L, lua_gettop(L)));
+      lua_pop(L, 1);
+    }
+  lua_pop(L, 1);
+  return out;
+}
+
+int writer_save(lua_State* L) {  // (request) → path
+  luaL_checktype(L, 2, LUA_TTABLE);
+  Request request;
+  request.save_dir = script::field_string(L, 2, "save_dir", "");
+  request.epoch = script::field_int(L, 2, "epoch", 0);
+  request.step = script::field_int(L, 2, "step", 0);
+  request.state = script::field_string(L, 2, "state", "{}");
+  request.keep = script::field_int(L, 2, "keep", 0);
+  request.pointers = string_list(L, 2, "pointers");
+  const auto tied = string_list(L, 2, "aliases");  // alias, name, alias, name, …
+  for (size_t i = 0; i + 1 < tied.size(); i += 2)
+    request.aliases.emplace_back(tied[i], tied[i + 1]);
+  lua_getfield(L, 2, "pieces");
+  luaL_checktype(L, -1, LUA_TTABLE);
+  const int pieces = lua_gettop(L);
+  for (size_t i = 1; i <= lua_objlen(L, pieces); ++i) {
+    lua_rawgeti(L, pieces, static_cast<int>(i));
+    request.pieces.push_back(check_piece(L, lua_gettop(L)));
+    lua_pop(L, 1);
+  }
+  const bool background = script::field_boolean(L, 2, "background", false);
+  script::push_string(L, check_writer(L).save(std::move(request), background));
+  return 1;
+}
+int writer_wait(lua_State* L) {
+  check_writer(L).wait();
+  return 0;
+}
+
+// --- folders
+// ----------------------------------------------------------------------------------------
+
+int whole_list(lua_State* L) {  // (save_dir) → list of { name, epoch, step }, oldest first
+  const auto saved = whole_checkpoints(script::check_string(L, 1));
+  lua_createtable(L, static_cast<int>(saved.size()), 0);
+  for (size_t i = 0; i < saved.size(); ++i) {
+    lua_createtable(L, 0, 3);
+    script::push_string(L, saved[i].name);
+    lua_setfield(L, -2, "name");
+    lua_pushnumber(L, static_cast<double>(saved[i].epoch));
+    lua_setfield(L, -2, "epoch");
+    lua_pushnumber(L, static_cast<double>(saved[i].step));
+    lua_setfield(L, -2, "step");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+int real_path(lua_State* L) {  // (path) → path without links, or nil
+  std::error_code ec;
+  const auto path = std::filesystem::canonical(script::check_string(L, 1), ec);
+  if (ec) return 0;
+  script::push_string(L, path.string());
+  return 1;
+}
+int point_to(lua_State* L) {  // (save_dir, pointer, name)
+  point(script::check_string(L, 1), script::check_string(L, 2), script::check_string(L, 3));
+  return 0;
+}
+int text_checksum(lua_State* L) {  // (text) → 16 hexadecimal digits
+  script::push_string(L, hex(checksum(script::check_string(L, 1))));
+  return 1;
+}
+
+int open_module(lua_State* L) {
+  script::make_type<FilePtr>(L, kFileType,
+                             {{"names", guarded<file_names>},
+                              {"info", guarded<file_info>},
+                              {"metadata", guarded<file_metadata>},
+                              {"checksum", guarded<file_checksum>},
+                              {"read", guarded<file_read>},
+                              {"copy_to", guarded<file_copy_to>}});
+  script::make_type<std::unique_ptr<Writer>>(
+      L, kWriterType, {{"save", guarded<writer_save>}, {"wait", guarded<writer_wait>}});
+  lua_createtable(L, 0, 8);
+  script::set_functions(L, {{"read_safetensors", guarded<read_safetensors>},
+                            {"write_safetensors", guarded<write_safetensors>},
+                            {"writer", guarded<writer>},
+                            {"list", guarded<whole_list>},
+                            {"real_path", guarded<real_path>},
+                            {"point", guarded<point_to>},
+                            {"checksum", guarded<text_checksum>}});
+  lua_pushnumber(L, kFormatVersion);
+  lua_setfield(L, -2, "version");
+  return 1;
+}
+
+}  // namespace
+
+void open(lua_State* L) {
+  script::preload(L, "nnscaler._C.checkpoint", guarded<open_module>);
+}
+
+}  // namespace nns::checkpoint

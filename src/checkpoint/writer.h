@@ -1,0 +1,60 @@
+// Writes checkpoints: safetensors files, the trainer's state and the manifest that maps logical
+// tensors to slices in files; at once or on a thread of its own.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/types.h"
+#include "checkpoint/safetensors.h"
+
+namespace nns::checkpoint {
+
+inline constexpr int kFormatVersion = 1;
+
+// One tensor of one file: a slice of a weight (state empty) or of a state of the optimizer.
+struct Piece {
+  std::string file, parameter, state;
+  std::string kind;                       // parameter, buffer
+  at::Tensor data;                        // on any device, any strides
+  Shape full;                             // shape of the logical tensor
+  std::vector<safetensors::Range> slice;  // of it, one range a dimension
+};
+
+struct Request {
+  std::string save_dir;
+  int64_t epoch = 0, step = 0;
+  std::vector<Piece> pieces;
+  std::vector<std::pair<std::string, std::string>> aliases;  // tied name, name it is stored under
+  std::string state;                                         // JSON
+  std::vector<std::string> pointers;                         // links that move to this checkpoint
+  int64_t keep = 0;                                          // 0 keeps all
+};
+
+// The name of a piece in its file: "wte.weight", "wte.weight/exp_avg".
+std::string key_of(const Piece& piece);
+
+// Writes, makes durable, moves the pointers, then prunes. Returns the path of the checkpoint, or
+// throws a state Error after which all earlier checkpoints and pointers are as they were.
+std::string write(const Request& request);
+
+// At most one write under way.
+class Writer {
+ public:
+  ~Writer();
+  // Waits for the write under way, then writes; in the background if `background` (from a copy of
+  // the tensors made before it returns). Throws what the earlier background write threw.
+  std::string save(Request request, bool background);
+  // Waits for the write under way and throws what it threw.
+  void wait();
+
+ private:
+  std::thread thread_;
+  std::exception_ptr error_;
+};
+
+}  // namespace nns::checkpoint
