@@ -1,8 +1,8 @@
---- Checkpoints: folders `{epoch:04d}-{step:04d}` under one save folder, each with safetensors files, the
---- trainer's state (trainer.json) and a manifest. Saving is atomic and durable; loading checks all
---- before it changes anything.
+--- Checkpoints: folders `{epoch:04d}-{step:04d}` under one save folder, each with safetensors
+--- files, the trainer's state (trainer.json) and a manifest. Saving is atomic and durable; loading
+--- checks all before it changes anything.
 ---
----   checkpoint.save('runs/a', { epoch = 0, step = 100, weights = engine.parameters, state = { … } })
+---   checkpoint.save('runs/a', { epoch = 0, step = 100, weights = engine.parameters, state = {} })
 ---   local saved = checkpoint.load('last', { save_dir = 'runs/a', weights = engine.parameters })
 local C = require 'nnscaler._C.checkpoint'
 local base = require 'nnscaler._C.base'
@@ -42,7 +42,7 @@ local function pieces_of(contents)
   return out
 end
 
---- Saves a checkpoint and returns its path. When it fails (disk full, …) the earlier ones are whole
+--- Saves a checkpoint and returns its path. When it fails (a full disk) the earlier ones are whole
 --- and the error says which is the newest.
 ---@param save_dir string
 ---@param contents nnscaler.checkpoint.Contents
@@ -93,9 +93,9 @@ end
 
 local function is_whole(path) return base.file_exists(path .. '/manifest.json') == 'file' end
 
---- Returns the folder of a checkpoint: of 'last' or 'best' under save_dir, of a path, or of the last
---- one under a path. A link that leads nowhere gives way to the newest whole checkpoint, and the log
---- says so.
+--- Returns the folder of a checkpoint: of 'last' or 'best' under save_dir, of a path, or of the
+--- last one under a path. A link that leads nowhere gives way to the newest whole checkpoint, and
+--- the log says so.
 ---@param name string
 ---@param save_dir? string
 ---@return string path
@@ -114,11 +114,11 @@ function M.resolve(name, save_dir)
   local whole = M.list(folder)
   local newest = whole[#whole]
   if not newest or pointer == 'best' then
-    fail('state', 'checkpoint.load', ("there is no checkpoint '%s' in '%s'%s"):format(pointer, folder,
-      newest and '; the newest is ' .. newest.name or ''), 'name the folder of a checkpoint')
+    fail('state', 'checkpoint.load', ("there is no checkpoint '%s' in '%s'%s"):format(pointer,
+      folder, newest and '; the newest is ' .. newest.name or ''), 'name the folder of one')
   end
-  log.logger('nnscaler.checkpoint').warning("'%s' leads to no whole checkpoint; taking the newest, %s",
-    path, newest.path)
+  log.logger('nnscaler.checkpoint').warning(
+    "'%s' leads to no whole checkpoint; taking the newest, %s", path, newest.path)
   return C.real_path(newest.path)
 end
 

@@ -46,8 +46,8 @@ local function read_manifest(path)
     fail('state', 'checkpoint.load', ("there is no checkpoint '%s'"):format(path))
   end
   if base.file_exists(file) ~= 'file' then
-    fail('state', 'checkpoint.load', ("'%s' is no whole checkpoint: it has no manifest.json"):format(
-      path))
+    fail('state', 'checkpoint.load', ("'%s' is no whole checkpoint: it has no manifest.json")
+      :format(path))
   end
   local ok, manifest = pcall(function() return base.json_decode(base.file_read(file)) end)
   if not ok or type(manifest) ~= 'table' or manifest.format ~= 'nnscaler checkpoint'
@@ -56,8 +56,8 @@ local function read_manifest(path)
       ok and '' or ': ' .. message_of(manifest)))
   end
   if type(manifest.version) ~= 'number' or manifest.version > C.version then
-    fail('state', 'checkpoint.load', ("'%s' has version %s; this program reads up to %d"):format(file,
-      tostring(manifest.version), C.version), 'load it with a newer nnscaler')
+    fail('state', 'checkpoint.load', ("'%s' has version %s; this program reads up to %d"):format(
+      file, tostring(manifest.version), C.version), 'load it with a newer nnscaler')
   end
   return manifest
 end
@@ -69,7 +69,7 @@ function M.open(path)
   local manifest = read_manifest(path)
   local text = base.file_read(path .. '/' .. manifest.trainer.file)
   if C.checksum(text) ~= manifest.trainer.checksum then
-    fail('state', 'checkpoint.load', ("'%s/%s' is damaged: its checksum is not the one in the manifest")
+    fail('state', 'checkpoint.load', ("'%s/%s' is damaged: it has not the checksum of the manifest")
       :format(path, manifest.trainer.file))
   end
   local by_name, aliases = {}, {}
@@ -161,7 +161,9 @@ function Checkpoint:check(weights)
   if #problems == 0 then return end
   local count = #problems
   for i = count, most_lines + 1, -1 do problems[i] = nil end
-  if count > most_lines then problems[#problems + 1] = ('and %d more'):format(count - most_lines) end
+  if count > most_lines then
+    problems[#problems + 1] = ('and %d more'):format(count - most_lines)
+  end
   fail('state', 'checkpoint.load', ("'%s' cannot be loaded; nothing was changed:\n  %s"):format(
     self.path, table.concat(problems, '\n  ')))
 end

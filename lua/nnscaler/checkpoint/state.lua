@@ -1,5 +1,5 @@
---- The trainer's state as JSON that comes back exactly: every double to the last bit, also those JSON
---- has no word for (written as { "$number": "inf" }).
+--- The trainer's state as JSON that comes back exactly: every double to the last bit, also those
+--- JSON has no word for (written as { "$number": "inf" }).
 local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local sorted = require 'nnscaler.sorted'
@@ -28,8 +28,8 @@ local function plain(value, place)
   for key, item in sorted.sorted_pairs(value) do
     local whole = type(key) == 'number' and key >= 1 and key <= length and key % 1 == 0
     if not whole and (type(key) ~= 'string' or length > 0) then
-      fail('state', 'checkpoint.state', ("%s has the key %s beside %d list items; expected a list or "
-        .. 'string keys'):format(place, tostring(key), length))
+      fail('state', 'checkpoint.state', ("%s has the key %s beside %d list items; expected a list "
+        .. 'or string keys'):format(place, tostring(key), length))
     end
     out[key] = plain(item, ('%s.%s'):format(place, tostring(key)))
   end

@@ -38,7 +38,7 @@ end
 ---@class nnscaler.data.CharactersOptions
 ---@field block integer tokens of a window
 ---@field validation? number share of the text kept for validation, from its end; default 0.1
----@field sampling? 'random'|'epoch' any window each time (endless), or each window of a grid once an
+---@field sampling? 'random'|'epoch' any window each time (endless), or each of a grid once an
 ---  epoch; default random
 ---@param path string|table file; or, from a configuration, one table with `path` and the options
 ---@param options? nnscaler.data.CharactersOptions

@@ -24,7 +24,7 @@ local function stack(values, place)
     if not same(first.shape, value.shape) or first.dtype ~= value.dtype then
       fail('data', 'data.collate', ('%s of sample %d of the batch is %s%s, of the first %s%s; '
         .. 'expected equal shapes and dtypes'):format(place, i - 1, value.dtype, show(value.shape),
-        first.dtype, show(first.shape)), 'pad the samples, or give the loader a collate of your own')
+        first.dtype, show(first.shape)), 'pad the samples, or give the loader its own collate')
     end
   end
   return ops.aten.stack(values, 0)

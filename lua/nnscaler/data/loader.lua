@@ -12,7 +12,8 @@ Loader.__index = Loader
 ---@return integer[]
 function Loader:ids(n)
   if type(n) ~= 'number' or n < 0 or n % 1 ~= 0 then
-    fail('data', 'data.loader', ('there is no micro-batch %s; expected 0, 1, …'):format(tostring(n)))
+    fail('data', 'data.loader', ('there is no micro-batch %s; expected 0, 1, …')
+      :format(tostring(n)))
   end
   local epoch = math.floor(n / self.per_epoch)
   local first = n % self.per_epoch * self.batch
@@ -40,7 +41,7 @@ end
 ---@field dataset table object with len() and get(i), i from 0: nested tables of tensors
 ---@field batch integer samples of a micro-batch
 ---@field shuffle? boolean default false
----@field drop_last? boolean leave out the last micro-batch of an epoch if it is not full; default false
+---@field drop_last? boolean leave out an epoch's last micro-batch if not full; default false
 ---@field collate? fun(samples: any[]): any default: nnscaler.data.collate
 ---@field sampler? nnscaler.data.Sampler in place of seed, replicas and rank; any object with
 ---  index(epoch, position, size)
@@ -81,11 +82,13 @@ return function(options)
   }
   local per_epoch = options.drop_last and math.floor(size / batch) or math.ceil(size / batch)
   if per_epoch == 0 then
-    fail('data', 'data.loader', ('the data set has %d samples; a batch needs %d'):format(size, batch),
+    fail('data', 'data.loader', ('the data set has %d samples; a batch needs %d'):format(size,
+      batch),
       'take a smaller batch, or drop_last = false')
   end
   return setmetatable({
     dataset = dataset, batch = batch, size = size, sampler = sampler, per_epoch = per_epoch,
-    collate = options.collate or collate, replicas = sampler.replicas or 1, rank = sampler.rank or 0,
+    collate = options.collate or collate, replicas = sampler.replicas or 1,
+    rank = sampler.rank or 0,
   }, Loader)
 end

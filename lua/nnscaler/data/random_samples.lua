@@ -22,8 +22,8 @@ function RandomSamples:get(i)
 end
 
 --- Returns a data set.
----@param args? { size?: integer, width?: integer, classes?: integer, seed?: integer, split?: string }
----  split: any name; data sets of different names differ
+---@param args? table size, width, classes, seed (integers); split: any name; data sets of
+---  different names differ
 ---@return nnscaler.data.RandomSamples
 return function(args)
   local a = args or {}
