@@ -22,8 +22,9 @@ end
 
 local function weights(offset)
   offset = offset or 0
+  local grid = T.arange(12, { dtype = 'float32' }):reshape { 3, 4 }
   return {
-    { name = 'wte.weight', data = T.arange(12, { dtype = 'float32' }):reshape({ 3, 4 }):add(offset) },
+    { name = 'wte.weight', data = grid:add(offset) },
     { name = 'bias', data = T.arange(5, { dtype = 'float64' }):mul(0.1):add(offset) },
     { name = 'running', data = T.full({}, 7 + offset, { dtype = 'int64' }), persistent = true },
     { name = 'cache', data = T.zeros { 2 }, persistent = false },
@@ -233,7 +234,8 @@ describe('a checkpoint that does not fit', function()
     local message = attempt(function(path)
       rewrite(path, 'model.safetensors', function(b) return b:sub(1, -5) end)
     end)
-    assert.matches("model.safetensors' is no sound safetensors file: .*the file is truncated", message)
+    assert.matches("model.safetensors' is no sound safetensors file: .*the file is truncated",
+      message)
     message = attempt(function(path)
       rewrite(path, 'optimizer.safetensors', function(b) return b:sub(1, 5) end)
     end)
@@ -271,7 +273,9 @@ describe('a checkpoint that does not fit', function()
       base.file_write(path .. '/manifest.json', '{')
     end))
     assert.matches('has version 2; this program reads up to 1', attempt(function(path)
-      rewrite(path, 'manifest.json', function(b) return (b:gsub('"version": 1', '"version": 2')) end)
+      rewrite(path, 'manifest.json', function(b)
+        return (b:gsub('"version": 1', '"version": 2'))
+      end)
     end))
   end)
 end)
@@ -315,8 +319,8 @@ describe('the state', function()
 
   it('refuses tensors that cannot be named', function()
     local dir = fresh()
-    assert.matches("state 'exp_avg' is of 'none', which is no saved tensor", refusal(checkpoint.save,
-      dir, contents(1, { optimizer = { { parameter = 'none', name = 'exp_avg',
+    assert.matches("state 'exp_avg' is of 'none', which is no saved tensor", refusal(
+      checkpoint.save, dir, contents(1, { optimizer = { { parameter = 'none', name = 'exp_avg',
         data = T.zeros { 1 } } } })))
     assert.matches("'x' is tied to 'none', which is no saved tensor", refusal(checkpoint.save, dir,
       contents(1, { aliases = { { 'x', 'none' } } })))
@@ -359,7 +363,8 @@ describe('a save that fails', function()
     local out = shell(("trap '' XFSZ; ulimit -f 100; '%s' '%s'"):format(binary, script))
     assert.matches("^false.*%[checkpoint.save%] cannot write '.*model.safetensors': File too large",
       out)
-    assert.matches('the checkpoints before it are whole; the newest is ' .. dir .. '/0000%-0001', out)
+    assert.matches('the checkpoints before it are whole; the newest is ' .. dir
+      .. '/0000%-0001', out)
     assert.equal(1, checkpoint.load('last', { save_dir = dir }).step)
     assert.same({ '0000-0001', 'last' }, base.list_folder(dir))
   end)
@@ -369,7 +374,10 @@ describe('a save that fails', function()
     local script = child('killed', ([[
       local T = require 'nnscaler.tensor'
       local checkpoint = require 'nnscaler.checkpoint'
-      local step = #checkpoint.list '%s' > 0 and checkpoint.load('last', { save_dir = '%s' }).step or 0
+      local step = 0
+      if #checkpoint.list '%s' > 0 then
+        step = checkpoint.load('last', { save_dir = '%s' }).step
+      end
       print 'ready'
       while true do
         step = step + 1
@@ -379,7 +387,8 @@ describe('a save that fails', function()
     ]]):format(dir, dir, dir))
     for round = 1, 8 do
       shell(("'%s' '%s' > '%s/log' & pid=$!; until grep -q ready '%s/log'; do sleep 0.01; done; "
-        .. 'sleep 0.0%d; kill -9 $pid; wait $pid'):format(binary, script, root, root, round * 7 % 10))
+        .. 'sleep 0.0%d; kill -9 $pid; wait $pid'):format(binary, script, root, root,
+        round * 7 % 10))
       local target = { { name = 'w', data = T.zeros { 300 } } }
       local saved = checkpoint.load('last', { save_dir = dir, weights = target })
       assert.equal(saved.step, saved.state.step)

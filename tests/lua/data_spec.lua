@@ -259,7 +259,8 @@ describe('a loader over an object', function()
     local loader = data.loader { dataset = { len = function() return 1 end,
       get = function() return { x = 1 } end }, batch = 1 }
     assert.matches("sample%['x'%] is a number; expected tensors", refusal(loader.get, loader, 0))
-    assert.matches('without len%(%) and get%(i%)', refusal(data.loader, { dataset = {}, batch = 1 }))
+    assert.matches('without len%(%) and get%(i%)', refusal(data.loader,
+      { dataset = {}, batch = 1 }))
     assert.matches('batch = 1.5; expected', refusal(data.loader, { dataset = odd(), batch = 1.5 }))
     assert.matches('has 0 samples', refusal(data.loader, { dataset = numbers(0), batch = 1 }))
     assert.matches('has 2 samples; a batch needs 3',
