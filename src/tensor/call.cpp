@@ -210,6 +210,14 @@ int call_with(lua_State* L, Door& door, const Operator& op) {
   return n;
 }
 
+int recover(lua_State* L, Door& door, const Operator& op, const c10::Error& e) {
+  if (out_of_memory(e)) return call_with(L, door, op);  // collects and tries again
+  Frame frame(L, door);
+  Call call;
+  const Overload& overload = resolve(frame, op, call);
+  fail_call(door, overload, call, e);
+}
+
 int call_operator(lua_State* L, std::string_view name) {
   const Operator* op = find_operator(name);
   if (op == nullptr) fail_unknown(name);

@@ -21,6 +21,9 @@ void push_operator(lua_State* L, Door& door, const Operator& op);
 // The closure of a hot operator (upvalues: Door*, Operator*), or nullptr.
 lua_CFunction fast_function(std::string_view name);
 
+// Reports the error of a call made without boxing, as a boxed call would.
+int recover(lua_State* L, Door& door, const Operator& op, const c10::Error& e);
+
 // Why no GPU can be used, or "".
 std::string cuda_problem();
 

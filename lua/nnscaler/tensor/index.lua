@@ -25,12 +25,12 @@ return function(C, aten)
   end
 
   -- Applies numbers, ranges and new dimensions; lists and tensors are left for aten.index.
-  -- Returns the view, and for each of its leading dimensions a tensor or false (or nil: no tensors).
+  -- Returns the view, and for each leading dimension of it a tensor or false (nil: no tensors).
   local function basic(x, entries)
     local left = x:dim()
     for _, entry in ipairs(entries) do left = left - consumed(entry) end
     if left < 0 then
-      fail('model', 'tensor.index', ('%d indices for a tensor of shape {%s}; expected at most %d')
+      fail('model', 'tensor.index', ('%d indices for a tensor of shape [%s]; expected at most %d')
         :format(x:dim() - left, table.concat(x.shape, ', '), x:dim()))
     end
     local dim, tensors, any = 0, {}, false
@@ -61,7 +61,7 @@ return function(C, aten)
       else
         local range = kind == 'table' and entry or kind == 'string' and parse_range(entry)
         if not range then
-          fail('model', 'tensor.index', ('entry %d is %s; expected a number, range, list or tensor')
+          fail('model', 'tensor.index', ('entry %d is %s; expected a number, range, list, tensor')
             :format(i, kind == 'string' and "'" .. entry .. "'" or 'a ' .. kind),
             "ranges are strings: x[{ '1:3', ':', 0 }]")
         end

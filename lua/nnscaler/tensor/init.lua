@@ -59,7 +59,8 @@ local function random(name)
   return function(...)
     local options = select(select('#', ...), ...)
     if type(options) ~= 'table' or not options.generator then
-      fail('model', 'tensor.random', ('T.%s needs a generator; there is no hidden one'):format(name),
+      fail('model', 'tensor.random', ('T.%s without a generator; there is no hidden one')
+        :format(name),
         ('T.%s(2, 3, { generator = T.generator(seed) })'):format(name))
     end
     return call(...)
@@ -106,10 +107,16 @@ function M.autocast(dtype, fn, ...) return C.autocast(dtype, 'cpu', fn, ...) end
 ---@param ... any arguments of fn
 function M.autocast_on(device, dtype, fn, ...) return C.autocast(dtype, device, fn, ...) end
 
+---@class nnscaler.GradOptions
+---@field grad_outputs? nnscaler.Tensor[]
+---@field retain_graph? boolean
+---@field create_graph? boolean
+---@field allow_unused? boolean
+
 --- Gradients of outputs by inputs, as a list (false where there is no path and allow_unused).
 ---@param outputs nnscaler.Tensor|nnscaler.Tensor[]
 ---@param inputs nnscaler.Tensor|nnscaler.Tensor[]
----@param options? { grad_outputs?: nnscaler.Tensor[], retain_graph?: boolean, create_graph?: boolean, allow_unused?: boolean }
+---@param options? nnscaler.GradOptions
 ---@return (nnscaler.Tensor|false)[]
 function M.grad(outputs, inputs, options) return C.methods._gradients(outputs, inputs, options) end
 
