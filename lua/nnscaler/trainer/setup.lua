@@ -5,29 +5,21 @@ local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.trainer.format'
 local history = require 'nnscaler.trainer.history'
 local hooks = require 'nnscaler.hooks'
+local loaders = require 'nnscaler.trainer.loaders'
 local loggers = require 'nnscaler.loggers'
 local optim = require 'nnscaler.optim'
 local process = require 'nnscaler._C.process'
 local progress = require 'nnscaler.trainer.progress'
-local resolve = require 'nnscaler.resolve'
 local resume = require 'nnscaler.trainer.resume'
 local schedules = require 'nnscaler.schedules'
-local sorted = require 'nnscaler.sorted'
 
 local M = {}
 
---- Makes the model of a job: `{ type, args }`, a function that returns it, or the model itself.
----@param job table
+--- Makes the model of a job.
+---@param job nnscaler.Job
 ---@return nnscaler.nn.Module
 function M.model(job)
-  local model = job.model
-  if type(model) == 'string' then model = { type = model } end
-  if type(model) == 'table' and model.type ~= nil and not model.forward then
-    local class = resolve({ key = 'model.type', expects = 'a model class' }, model.type)
-    model = class(model.args or {})
-  elseif type(model) == 'function' then
-    model = model()
-  end
+  local model = job:make 'model'
   if type(model) ~= 'table' or type(model.named_parameters) ~= 'function' then
     fail('usage', 'trainer.model', ('the model is a %s; expected an nn.Module'):format(type(model)))
   end
@@ -50,34 +42,8 @@ local function count_parameters(engine)
   return all, trainable
 end
 
--- One line a key, as the command line would spell it.
-local function dump(log, value, path)
-  if type(value) == 'table' and getmetatable(value) == nil and next(value) ~= nil then
-    for key, item in sorted.sorted_pairs(value) do
-      dump(log, item, path == '' and tostring(key) or path .. '.' .. tostring(key))
-    end
-  elseif type(value) == 'number' then
-    log.info('  %s=%.14g', path, value)
-  elseif type(value) ~= 'function' and type(value) ~= 'table' and type(value) ~= 'userdata' then
-    log.info('  %s=%s', path, tostring(value))
-  else
-    log.info('  %s=<%s>', path, type(value))
-  end
-end
-
-local kShown = {
-  'name', 'micro_batch_size', 'global_batch_size', 'grad_accumulation_steps', 'max_epochs',
-  'max_train_steps', 'stop_after_steps', 'val_every_n_train_steps', 'val_every_n_epochs',
-  'max_val_steps', 'optimizer', 'lr_scheduler', 'on_nan', 'precision', 'seed', 'checkpoint',
-  'model', 'dataset', 'hook',
-}
-
 local function describe(t)
-  t.log.info('Job:')
-  for _, key in ipairs(kShown) do
-    local value = t.args[key]
-    if value ~= nil then dump(t.log, value, key) end
-  end
+  t.log.info('Job %s:\n%s', t.args:file(), (t.args:text():gsub('\n$', '')))
   local all, trainable = count_parameters(t.engine)
   local frozen = all > trainable and (', %s of them frozen'):format(format.grouped(all - trainable))
     or ''
@@ -93,7 +59,7 @@ function M.run(t)
   t.hooks = hooks.new(job.hook)
   local per_step = batches.accumulation(job, 1)
   t.model = M.model(job)
-  t.train_loader, t.val_loader = require('nnscaler.trainer.loaders')(job)
+  t.train_loader, t.val_loader, t.dataset = loaders(job)
   t.span = batches.span(job, t.train_loader.per_epoch, per_step)
   make_engine(t)
   t.optimizer = optim.new(job.optimizer, t.engine.parameters)

@@ -1,0 +1,79 @@
+--- Writes checkpoints: weights, optimizer, and the state from which a run goes on bit for bit.
+--- Position in the data, schedule and random numbers are functions of the step, so the step is
+--- enough for them.
+local batches = require 'nnscaler.trainer.batches'
+local checkpoint = require 'nnscaler.checkpoint'
+local format = require 'nnscaler.trainer.format'
+
+local M = {}
+
+-- Loss that says how good this checkpoint is: of the validation data where there are any.
+local function quality(t)
+  if not t.val_loader then return t.train_loss end
+  return t.validated_step == t.step and t.val_loss or nil
+end
+
+--- Returns the weights of an engine as checkpoints take them.
+---@param engine nnscaler.Engine
+---@return table[]
+function M.weights(engine)
+  local list = {}
+  for _, parameter in ipairs(engine.parameters) do
+    list[#list + 1] = { name = parameter.name, data = parameter.data, kind = 'parameter' }
+  end
+  for _, buffer in ipairs(engine.buffers) do
+    if buffer.persistent then
+      list[#list + 1] = { name = buffer.name, data = buffer.data, kind = 'buffer' }
+    end
+  end
+  return list
+end
+
+local function describe_job(job)
+  return { file = job:file(), overrides = job:overrides(), text = job:text() }
+end
+
+local function vocabulary(t)
+  local dataset = t.dataset
+  return type(dataset) == 'table' and dataset.vocabulary and dataset:vocabulary() or nil
+end
+
+--- Saves the state after t.step steps.
+---@param t nnscaler.Trainer
+function M.save(t)
+  local options, loss = t.args.checkpoint, quality(t)
+  local shown = loss or t.train_loss
+  t:say('info', 'Saving checkpoint after %d steps with loss=%s.', t.step, format.short(shown))
+  local epoch = batches.position(t.span, t.step - 1)
+  t:say('info', 'Saving checkpoint to %s/%04d-%04d', options.save_dir, epoch, t.step)
+  local best = options.save_best and loss ~= nil and loss < t.best_loss
+  local before = t.best_loss
+  if best then t.best_loss = loss end
+  local pointers = {}
+  if options.save_last then
+    t:say('info', 'Saving checkpoint as the last checkpoint.')
+    pointers[#pointers + 1] = 'last'
+  end
+  if best then
+    t:say('info', 'Best loss updated: %s -> %s', format.short(before), format.short(loss))
+    t:say('info', 'Saving checkpoint as the best checkpoint.')
+    pointers[#pointers + 1] = 'best'
+  end
+  local optimizer = t.optimizer:state()
+  local contents = {
+    epoch = epoch, step = t.step, weights = M.weights(t.engine), optimizer = optimizer.tensors,
+    aliases = t.model:tied_names(), pointers = pointers, keep = options.keep_last_n_checkpoints,
+    state = {
+      step = t.step, seed = t.seed, micro_batches_per_step = t.span.per_step,
+      micro_batches_per_epoch = t.span.per_epoch, best_loss = t.best_loss,
+      train_loss = t.train_loss, val_loss = t.val_loss, history = t.history:state(),
+      updates = optimizer.counts, job = describe_job(t.args), vocabulary = vocabulary(t),
+      user = {},
+    },
+  }
+  t.hooks:fire('on_save_checkpoint', t, contents)
+  t.last_checkpoint = checkpoint.save(options.save_dir, contents)
+  t.saved_step = t.step
+end
+
+return M
