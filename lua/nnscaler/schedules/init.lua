@@ -32,10 +32,12 @@ local function factory_of(kind)
 end
 
 --- Makes the schedule of a job.
----@param config { type?: string|function, args?: table, interval?: string }|nil nil: constant
+---@param config { type?: string|function, args?: table, interval?: string }|function|nil
+---  nil: constant
 ---@param context { lr: number, total_steps: integer, steps_per_epoch: integer|nil }
 ---@return fun(step: integer): number lr learning rate of the step that follows `step` done ones
 function M.new(config, context)
+  if type(config) == 'function' then config = { type = config } end
   config = config or {}
   local interval = config.interval or 'step'
   local horizon, per = context.total_steps, 1

@@ -1,6 +1,7 @@
 --- Makes everything a run needs, in this order: model and engine, data, optimizer, schedule,
 --- loggers, hooks; then resumes.
 local batches = require 'nnscaler.trainer.batches'
+local component = require 'nnscaler.trainer.component'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.trainer.format'
 local history = require 'nnscaler.trainer.history'
@@ -15,11 +16,16 @@ local schedules = require 'nnscaler.schedules'
 
 local M = {}
 
+local what = {
+  key = 'model.type', prefix = 'nnscaler.models.', builtin = { 'gpt', 'mlp' },
+  expects = 'a class of models',
+}
+
 --- Makes the model of a job.
 ---@param job nnscaler.Job
 ---@return nnscaler.nn.Module
 function M.model(job)
-  local model = job:make 'model'
+  local model = component(what, job.model)
   if type(model) ~= 'table' or type(model.named_parameters) ~= 'function' then
     fail('usage', 'trainer.model', ('the model is a %s; expected an nn.Module'):format(type(model)))
   end
