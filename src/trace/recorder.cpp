@@ -1,0 +1,510 @@
+// Recording of calls: arguments become values and constants, shapes come from the operator table,
+// writes go through Places.
+#include "trace/recorder.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/GradMode.h>
+
+#include <atomic>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "script/state.h"
+#include "tensor/door.h"
+#include "tensor/scope.h"
+#include "trace/convert.h"
+#include "trace/rules.h"
+#include "trace/source.h"
+
+namespace nns::trace {
+namespace {
+
+using graph::Role;
+using graph::ValueRef;
+using tensor::Box;
+using tensor::Traced;
+
+constexpr int64_t kMaxConstant = 4096;  // elements of a tensor that a graph holds itself
+
+uint64_t next_serial() {
+  static std::atomic<uint64_t> serial{0};
+  return ++serial;
+}
+
+NamedArg* find(std::vector<NamedArg>& args, std::string_view name) {
+  for (NamedArg& arg : args)
+    if (arg.name == name) return &arg;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string describe(const Site& site) {
+  std::string out = site.module.empty() ? "" : fmt::format("in module '{}' ", site.module);
+  out += site.loc.file.empty() ? "at an unknown line" : fmt::format("at {}", short_form(site.loc));
+  return site.text.empty() ? out : fmt::format("{}: `{}`", out, site.text);
+}
+
+Recorder::Recorder(std::string name, bool training)
+    : places_([this](const std::string& op,
+                     std::vector<NamedArg> args) { return emit_one(op, std::move(args)); },
+              [this](int value) -> const TensorType& { return type_of({value}); }),
+      serial_(next_serial()) {
+  graph_.name = std::move(name);
+  graph_.training = training;
+}
+
+// --- before the model runs
+// --------------------------------------------------------------------------
+
+int Recorder::add_value(TensorType type, Role role, bool requires_grad, std::string name,
+                        std::string data) {
+  const int id = static_cast<int>(graph_.values.size());
+  graph_.values.push_back(
+      {id, std::move(type), role, requires_grad, std::move(name), -1, std::move(data)});
+  consumed_.push_back(false);
+  return id;
+}
+
+std::shared_ptr<Traced> Recorder::wrap(int handle, int value) {
+  const graph::Value& v = graph_.value({value});
+  auto& traced = traced_for(handle);
+  traced = std::make_shared<Traced>(Traced{serial_, handle, v.type, v.requires_grad});
+  return traced;
+}
+
+std::shared_ptr<Traced> Recorder::add_input(const std::string& name, const TensorType& type) {
+  const int id = add_value(type, Role::input, false, name);
+  graph_.inputs.push_back(id);
+  return wrap(places_.add(StorageKind::input, name, id, false), id);
+}
+
+void Recorder::add_parameter(const std::shared_ptr<tensor::Parameter>& parameter,
+                             const std::string& name) {
+  const bool buffer = parameter->is_buffer;
+  const int id = add_value(parameter->type, buffer ? Role::buffer : Role::parameter,
+                           !buffer && parameter->requires_grad, name);
+  (buffer ? graph_.buffers : graph_.parameters).push_back(id);
+  const int handle =
+      places_.add(buffer ? StorageKind::buffer : StorageKind::parameter, name, id, true);
+  parameters_[parameter.get()] = handle;
+  if (buffer) buffers_.emplace_back(id, handle);
+}
+
+void Recorder::add_alias(const std::string& alias, const std::string& name) {
+  graph_.aliases.emplace_back(alias, name);
+}
+
+// --- tensors of the script
+// --------------------------------------------------------------------------
+
+int Recorder::handle_of(const Box& box) {
+  if (box.released) fail(ErrorKind::model, "[trace.tensor] a tensor is used after it was released");
+  if (box.traced) {
+    if (box.traced->trace != serial_)
+      throw Error(
+          ErrorKind::model, "[trace.tensor] a tensor of an earlier trace is used",
+          "forward must not keep tensors in the module or in upvalues; keep state in buffers");
+    return box.traced->handle;
+  }
+  if (box.parameter) {
+    const auto found = parameters_.find(box.parameter.get());
+    if (found == parameters_.end())
+      throw Error(ErrorKind::model,
+                  fmt::format("[trace.parameter] {} '{}' ({}) does not belong to the model",
+                              box.parameter->is_buffer ? "buffer" : "parameter",
+                              box.parameter->path, to_string(box.parameter->type)),
+                  "assign it to a field of the module that uses it");
+    return found->second;
+  }
+  return constant_handle(box.real);
+}
+
+int Recorder::constant_handle(const at::Tensor& tensor) {
+  const auto found = constants_.find(tensor.unsafeGetTensorImpl());
+  if (found != constants_.end()) return found->second;
+  const TensorType type = tensor::type_of(tensor);
+  if (tensor.numel() > kMaxConstant)
+    throw Error(
+        ErrorKind::model,
+        fmt::format("[trace.constant] a tensor {} made outside the model is used; expected at "
+                    "most {} elements",
+                    to_string(type), kMaxConstant),
+        "keep it in the module: self:register_buffer(name, …)");
+  const at::Tensor dense = tensor.detach().cpu().contiguous();
+  const int id = add_value(type, Role::constant, false, "",
+                           std::string(static_cast<const char*>(dense.const_data_ptr()),
+                                       static_cast<size_t>(bytes_of(type))));
+  const int handle = places_.add(StorageKind::constant, "", id, tensor.is_contiguous());
+  constants_[tensor.unsafeGetTensorImpl()] = handle;
+  kept_.push_back(tensor);
+  return handle;
+}
+
+Site Recorder::site_of(lua_State* L) {
+  const script::Place place = script::caller_place(L);
+  Site site;
+  site.module = tensor::scope_of(L).module();
+  site.loc = {place.file, place.line};
+  site.text = source_line(place.file, place.line);
+  site.context.grad_enabled = c10::GradMode::is_enabled();
+  site.context.recompute_region = recompute_region;
+  return site;
+}
+
+void Recorder::refuse(lua_State* L, std::string_view what, const char* hint) {
+  throw Error(
+      ErrorKind::model,
+      fmt::format("[trace.data] {} needs the data of a tensor, which a model under trace does "
+                  "not have; {}",
+                  what, describe(site_of(L))),
+      hint);
+}
+
+// --- nodes
+// ------------------------------------------------------------------------------------------
+
+std::vector<TensorType> Recorder::infer(const std::string& op, const std::vector<NamedArg>& args,
+                                        const annotate::OpInfo* info) {
+  if (info != nullptr)
+    return annotate::infer(annotate::CallView(
+        op, args, [this](int id) -> const TensorType& { return type_of({id}); }));
+  std::string why;
+  auto types = infer_by_meta(op, args, graph_.values, why);
+  if (!types)
+    throw Error(ErrorKind::model,
+                fmt::format("[trace.shape] no rule gives the shapes that {} returns (LibTorch: {})",
+                            op, why),
+                "write it with other operators, or declare it with nnscaler.register_op");
+  if (warned_.insert(op + describe(site_)).second)
+    warnings_.push_back(
+        fmt::format("{} is not in the operator table: it will be replicated, never split; {}", op,
+                    describe(site_)));
+  return *types;
+}
+
+std::vector<int> Recorder::emit(const std::string& op, std::vector<NamedArg> args,
+                                const std::vector<TensorType>& written) {
+  const annotate::OpInfo* info = annotate::find(op);
+  std::vector<TensorType> types = infer(op, args, info);
+  const size_t results = types.size();
+  types.insert(types.end(), written.begin(), written.end());
+  graph::Node node;
+  node.id = static_cast<int>(graph_.nodes.size());
+  node.op = op;
+  node.args = std::move(args);
+  node.module = site_.module;
+  node.ordinal = ordinals_[{site_.module, op}]++;
+  node.loc = site_.loc;
+  node.source_text = site_.text;
+  node.context = site_.context;
+  bool differentiable = false;
+  for (int id : graph::inputs_of(node)) {
+    consumed_[static_cast<size_t>(id)] = true;
+    differentiable = differentiable || type_requires_grad(id);
+  }
+  differentiable =
+      differentiable && site_.context.grad_enabled && (info == nullptr || !info->constant);
+  for (size_t i = 0; i < types.size(); ++i) {
+    const bool grad = differentiable && i < results &&
+                      (is_floating(types[i].dtype) || is_complex(types[i].dtype));
+    const int id = add_value(types[i], Role::activation, grad, "");
+    graph_.values.back().producer = node.id;
+    node.outputs.push_back(id);
+  }
+  std::vector<int> outputs = node.outputs;
+  graph_.nodes.push_back(std::move(node));
+  return outputs;
+}
+
+int Recorder::emit_one(const std::string& op, std::vector<NamedArg> args) {
+  return emit(op, std::move(args)).front();
+}
+
+bool Recorder::type_requires_grad(int id) const {
+  return graph_.value({id}).requires_grad;
+}
+
+int Recorder::record(lua_State* L, const tensor::Call& call) {
+  site_ = site_of(L);
+  try {
+    return record_call(L, call);
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("{}; {}", e.message(), describe(site_)), e.hint(),
+                e.traceback());
+  }
+}
+
+Arg Recorder::operand_arg(const tensor::Operand& operand, const c10::Argument& declared,
+                          const std::string& op, int& handle) {
+  if (const auto* value = std::get_if<c10::IValue>(&operand)) {
+    if (value->isTensor() && value->toTensor().defined() &&
+        !value->toTensor().unsafeGetTensorImpl()->is_wrapped_number())
+      return ValueRef{places_.read(constant_handle(value->toTensor()))};
+    return to_arg(*value, declared, op);
+  }
+  if (const auto* box = std::get_if<Box*>(&operand)) {
+    if (*box == nullptr) return ValueRef{};
+    handle = handle_of(**box);
+    return ValueRef{places_.read(handle)};
+  }
+  std::vector<ValueRef> list;
+  for (Box* box : std::get<std::vector<Box*>>(operand))
+    list.push_back(box == nullptr ? ValueRef{} : ValueRef{places_.read(handle_of(*box))});
+  return list;
+}
+
+int Recorder::record_call(lua_State* L, const tensor::Call& call) {
+  const c10::FunctionSchema& schema = call.op->schema();
+  const std::string op = tensor::full_name(*call.op);
+  refuse_data_reader(op);
+  if (shape_query(L, op, call)) return 1;
+
+  std::vector<NamedArg> args;
+  std::vector<int> handles;  // of the arguments that are one tensor, else -1
+  for (size_t i = 0; i < call.args.size(); ++i) {
+    int handle = -1;
+    Arg arg = operand_arg(call.args[i], schema.arguments()[i], op, handle);
+    args.push_back({schema.arguments()[i].name(), std::move(arg)});
+    handles.push_back(handle);
+  }
+  const auto type = [this](int id) -> const TensorType& { return type_of({id}); };
+  refuse_data_dependent(annotate::CallView(op, args, type));
+  const annotate::OpInfo* info = annotate::find(op);
+  refuse_random(op,
+                info != nullptr ? info->random : call.op->hasTag(at::Tag::nondeterministic_seeded));
+
+  for (const c10::Argument& argument : schema.arguments())
+    if (argument.alias_info() != nullptr && argument.alias_info()->isWrite())
+      return record_in_place(L, op, std::move(args), handles);
+
+  // What the call writes though its schema does not say so.
+  std::vector<int> written;
+  std::vector<TensorType> written_types;
+  if (info != nullptr && writes_statistics(args))
+    for (size_t i = 0; i < args.size(); ++i)
+      for (std::string_view name : info->mutates)
+        if (args[i].name == name && handles[i] >= 0) {
+          places_.check_writable(handles[i], op);
+          written.push_back(handles[i]);
+          written_types.push_back(type_of(std::get<ValueRef>(args[i].value)));
+        }
+
+  const bool identity =
+      info != nullptr && annotate::is_identity(annotate::CallView(op, args, type));
+  const std::vector<int> values = emit(op, args, written_types);
+  const size_t results = values.size() - written.size();
+  for (size_t i = 0; i < written.size(); ++i)
+    places_.write(written[i], values[results + i], describe(site_));
+  return push_results(
+      L, schema, op, args, handles,
+      std::vector<int>(values.begin(), values.begin() + static_cast<int64_t>(results)), identity);
+}
+
+int Recorder::push_results(lua_State* L, const c10::FunctionSchema& schema, const std::string& op,
+                           const std::vector<NamedArg>& args, const std::vector<int>& handles,
+                           const std::vector<int>& values, bool identity) {
+  int source = -1;  // the first tensor, whose memory a view shares
+  for (size_t i = 0; i < handles.size() && source < 0; ++i) source = handles[i];
+  bool dense = true;  // all tensors read are known to be contiguous
+  for (int handle : handles) dense = dense && (handle < 0 || places_.contiguous(handle));
+  std::vector<TensorType> types;
+  for (int id : values) types.push_back(type_of({id}));
+
+  const auto handle_for = [&](size_t k, bool marked) {
+    Sharing sharing;
+    if (source >= 0) {
+      const int before = places_.read(source);
+      sharing = sharing_of(op, args, k, type_of({before}), types, places_.contiguous(source),
+                           identity, marked);
+    }
+    const bool contiguous = keeps_contiguous(op, args, dense, source < 0);
+    if (sharing.kind == Sharing::Kind::view)
+      return places_.add_view(source, std::move(sharing.step), values[k],
+                              contiguous && places_.contiguous(source));
+    const int handle = places_.add(StorageKind::fresh, "", values[k], contiguous);
+    if (sharing.kind == Sharing::Kind::maybe) places_.may_share(source, handle);
+    return handle;
+  };
+
+  size_t k = 0;
+  const auto& returns = schema.returns();
+  for (size_t r = 0; r < returns.size(); ++r) {
+    const bool marked = returns[r].alias_info() != nullptr;
+    if (returns[r].type()->kind() == c10::TypeKind::TensorType) {
+      tensor::push(L, wrap(handle_for(k, marked), values[k]));
+      ++k;
+      continue;
+    }
+    const size_t n = values.size() - k - (returns.size() - 1 - r);
+    lua_createtable(L, static_cast<int>(n), 0);
+    for (size_t i = 0; i < n; ++i, ++k) {
+      tensor::push(L, wrap(handle_for(k, marked), values[k]));
+      lua_rawseti(L, -2, static_cast<int>(i + 1));
+    }
+  }
+  return static_cast<int>(returns.size());
+}
+
+bool Recorder::shape_query(lua_State* L, const std::string& op, const tensor::Call& call) {
+  if (call.args.empty() || !std::holds_alternative<Box*>(call.args[0])) return false;
+  const Box* box = std::get<Box*>(call.args[0]);
+  if (box == nullptr) return false;
+  const TensorType type = tensor::type_of(*box);
+  if (op == "aten::size") {
+    script::push_ints(L, type.shape);
+  } else if (op == "aten::size.int") {
+    const auto rank = static_cast<int64_t>(type.shape.size());
+    const int64_t dim = std::get<c10::IValue>(call.args[1]).toInt();
+    if (dim < -rank || dim >= rank)
+      fail(ErrorKind::model, "[trace.size] dimension {} of {}", dim, to_string(type));
+    lua_pushnumber(
+        L, static_cast<double>(type.shape[static_cast<size_t>(dim < 0 ? dim + rank : dim)]));
+  } else if (op == "aten::dim") {
+    lua_pushnumber(L, static_cast<double>(type.shape.size()));
+  } else if (op == "aten::numel") {
+    lua_pushnumber(L, static_cast<double>(numel(type.shape)));
+  } else if (op == "aten::is_floating_point") {
+    lua_pushboolean(L, is_floating(type.dtype));
+  } else if (op == "aten::is_complex") {
+    lua_pushboolean(L, is_complex(type.dtype));
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// --- writes
+// -----------------------------------------------------------------------------------------
+
+int Recorder::record_in_place(lua_State* L, const std::string& op, std::vector<NamedArg> args,
+                              const std::vector<int>& handles) {
+  const auto functional = annotate::functional_form(op);
+  if (!functional || handles.empty() || handles[0] < 0)
+    throw Error(
+        ErrorKind::model,
+        fmt::format("[trace.write] {} writes to its arguments in a way that a graph cannot hold",
+                    op),
+        "use the operator that returns its result");
+  const int target = handles[0];
+  places_.check_writable(target, op);
+  const ValueRef before = std::get<ValueRef>(args[0].value);
+  if (!site_.context.grad_enabled && type_requires_grad(before.id))
+    throw Error(
+        ErrorKind::model,
+        fmt::format("[trace.write] {} writes under no_grad to a tensor that requires a gradient",
+                    op),
+        "write to `x:detach():clone()`, or outside no_grad");
+  const TensorType type = type_of(before);
+  const int value = fit(in_place_value(op, *functional, args), type, op);
+  places_.write(target, value, describe(site_));
+  if (auto& traced = traced_for(target)) traced->requires_grad = type_requires_grad(value);
+  lua_pushnil(L);  // the door returns the caller's own tensor
+  return 1;
+}
+
+// What the written tensor holds afterwards.
+int Recorder::in_place_value(const std::string& op, const std::string& functional,
+                             std::vector<NamedArg>& args) {
+  const ValueRef self = std::get<ValueRef>(args[0].value);
+  const TensorType type = type_of(self);
+  const bool copies = op == "aten::copy_";
+  const NamedArg* filler = find(args, copies ? "src" : "value");
+  if (op == "aten::zero_" || (filler != nullptr && (copies || op.starts_with("aten::fill_")))) {
+    const Arg content = filler != nullptr ? filler->value : Arg(int64_t{0});
+    if (const auto* ref = std::get_if<ValueRef>(&content)) {
+      const Shape shape = type_of(*ref).shape;
+      consumed_[static_cast<size_t>(ref->id)] = true;
+      if (shape == type.shape) return ref->id;
+      return emit_one("aten::expand", {{"self", *ref}, {"size", type.shape}, {"implicit", false}});
+    }
+    return emit_one("aten::full_like", {{"self", self},
+                                        {"fill_value", content},
+                                        {"dtype", std::monostate{}},
+                                        {"layout", std::monostate{}},
+                                        {"device", std::monostate{}},
+                                        {"pin_memory", std::monostate{}},
+                                        {"memory_format", std::monostate{}}});
+  }
+  // The functional operator takes the same arguments; ones of its own keep their defaults.
+  const auto handle = find_operator(functional);
+  if (!handle) fail(ErrorKind::model, "[trace.write] {} has no form that returns its result", op);
+  std::vector<NamedArg> matched;
+  for (const c10::Argument& declared : handle->schema().arguments()) {
+    if (NamedArg* given = find(args, declared.name()))
+      matched.push_back(*given);
+    else if (declared.default_value())
+      matched.push_back({declared.name(), to_arg(*declared.default_value(), declared, functional)});
+    else
+      fail(ErrorKind::internal, "[trace.write] {} wants '{}', which {} lacks", functional,
+           declared.name(), op);
+  }
+  return emit_one(functional, std::move(matched));
+}
+
+int Recorder::fit(int value, const TensorType& type, const std::string& op) {
+  const TensorType now = type_of({value});
+  if (now.shape != type.shape)
+    fail(ErrorKind::model, "[trace.write] {} makes {}, which does not fit into {}", op,
+         to_string(now), to_string(type));
+  if (now.dtype == type.dtype) return value;
+  const auto rank = [](DType t) {
+    return t == DType::boolean ? 0 : is_complex(t) ? 3 : is_floating(t) ? 2 : 1;
+  };
+  if (op != "aten::copy_" && rank(now.dtype) > rank(type.dtype))
+    fail(ErrorKind::model, "[trace.write] {} makes {}, which cannot be kept in {}", op,
+         to_string(now), to_string(type));
+  return emit_one("aten::to.dtype", {{"self", ValueRef{value}},
+                                     {"dtype", type.dtype},
+                                     {"non_blocking", false},
+                                     {"copy", false},
+                                     {"memory_format", std::monostate{}}});
+}
+
+std::shared_ptr<Traced>& Recorder::traced_for(int handle) {
+  if (traced_.size() <= static_cast<size_t>(handle))
+    traced_.resize(static_cast<size_t>(handle) + 1);
+  return traced_[static_cast<size_t>(handle)];
+}
+
+// --- after the model ran
+// ----------------------------------------------------------------------------
+
+ValueRef Recorder::output_of(lua_State* L, const Box& box) {
+  site_ = site_of(L);
+  const int value = places_.read(handle_of(box));
+  consumed_[static_cast<size_t>(value)] = true;
+  return {value};
+}
+
+graph::Graph Recorder::finish(std::vector<graph::Nest> outputs) {
+  graph_.outputs = std::move(outputs);
+  for (const auto& [id, handle] : buffers_)
+    if (places_.written(handle)) {
+      const int value = places_.read(handle);
+      consumed_[static_cast<size_t>(value)] = true;
+      graph_.buffer_updates.emplace_back(id, value);
+    }
+  // Lua runs no metamethod for `if t` and `t == 0`: their only trace is a result that is not used.
+  for (const graph::Node& node : graph_.nodes) {
+    bool suspicious = false, used = graph::inputs_of(node).empty();
+    for (int id : node.outputs) {
+      const TensorType& type = graph_.value({id}).type;
+      suspicious = suspicious || type.dtype == DType::boolean || type.shape.empty();
+      used = used || consumed_[static_cast<size_t>(id)];
+    }
+    if (suspicious && !used)
+      throw Error(
+          ErrorKind::model,
+          fmt::format("[trace.branch] nothing uses {} that {} makes; {}",
+                      to_string(graph_.value({node.outputs[0]}).type), node.op,
+                      describe({node.module, node.loc, node.source_text, node.context})),
+          "a branch on a tensor (`if t`, `t == 0`) sees no data while a model is traced: select "
+          "with `where`; if it is no branch, remove the line");
+  }
+  graph::verify(graph_);
+  return std::move(graph_);
+}
+
+}  // namespace nns::trace

@@ -1,0 +1,107 @@
+// The recorder stands in the operator door while a model is traced: each call becomes a node of the
+// Graph, its tensors become values with shapes and dtypes only. Nothing is computed or allocated.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "annotate/op_table.h"
+#include "graph/graph.h"
+#include "tensor/call.h"
+#include "trace/places.h"
+
+namespace c10 {
+struct Argument;
+struct FunctionSchema;
+}  // namespace c10
+
+namespace nns::trace {
+
+// The line of a model that made a call.
+struct Site {
+  std::string module;
+  SourceLoc loc;
+  std::string text;  // of the line, trimmed; "" when the file cannot be read
+  graph::Context context;
+};
+// "in module 'h.0.attn' at gpt.lua:31: `local y = x:item()`"
+std::string describe(const Site& site);
+
+class Recorder final : public tensor::Interceptor {
+ public:
+  Recorder(std::string name, bool training);
+
+  // Before the model runs: its inputs, parameters and buffers, in their order.
+  std::shared_ptr<tensor::Traced> add_input(const std::string& name, const TensorType& type);
+  void add_parameter(const std::shared_ptr<tensor::Parameter>& parameter, const std::string& name);
+  void add_alias(const std::string& alias, const std::string& name);
+
+  int record(lua_State* L, const tensor::Call& call) override;
+  void refuse(lua_State* L, std::string_view what, const char* hint) override;
+
+  // Value that a tensor which forward returned stands for; counts as its use.
+  graph::ValueRef output_of(lua_State* L, const tensor::Box& box);
+  const TensorType& type_of(graph::ValueRef value) const { return graph_.value(value).type; }
+
+  // Checks for branches on tensor values, adds buffer updates and returns the finished graph.
+  graph::Graph finish(std::vector<graph::Nest> outputs);
+
+  // Region of calls that backward recomputes, or -1.
+  int recompute_region = -1;
+  int next_region() { return regions_++; }
+  // Warnings in the order in which they arose, one a site.
+  const std::vector<std::string>& warnings() const { return warnings_; }
+
+  Site site_of(lua_State* L);
+
+ private:
+  int record_call(lua_State* L, const tensor::Call& call);
+  int record_in_place(lua_State* L, const std::string& op, std::vector<NamedArg> args,
+                      const std::vector<int>& handles);
+  int in_place_value(const std::string& op, const std::string& functional,
+                     std::vector<NamedArg>& args);
+  int fit(int value, const TensorType& type, const std::string& op);
+  // Answers a call that asks for a shape only ("aten::size.int"); false if it is another call.
+  bool shape_query(lua_State* L, const std::string& op, const tensor::Call& call);
+  int push_results(lua_State* L, const c10::FunctionSchema& schema, const std::string& op,
+                   const std::vector<NamedArg>& args, const std::vector<int>& handles,
+                   const std::vector<int>& values, bool identity);
+
+  int handle_of(const tensor::Box& box);
+  int constant_handle(const at::Tensor& tensor);
+  Arg operand_arg(const tensor::Operand& operand, const c10::Argument& declared,
+                  const std::string& op, int& handle);
+  std::shared_ptr<tensor::Traced> wrap(int handle, int value);
+  std::shared_ptr<tensor::Traced>& traced_for(int handle);
+
+  int add_value(TensorType type, graph::Role role, bool requires_grad, std::string name,
+                std::string data = {});
+  // Appends a node at the place in work; `written` are types of its extra outputs.
+  std::vector<int> emit(const std::string& op, std::vector<NamedArg> args,
+                        const std::vector<TensorType>& written = {});
+  int emit_one(const std::string& op, std::vector<NamedArg> args);
+  std::vector<TensorType> infer(const std::string& op, const std::vector<NamedArg>& args,
+                                const annotate::OpInfo* info);
+  bool type_requires_grad(int id) const;
+
+  graph::Graph graph_;
+  Places places_;
+  Site site_;  // of the call in work
+  uint64_t serial_;
+  std::map<const tensor::Parameter*, int> parameters_;  // handles
+  std::map<const c10::TensorImpl*, int> constants_;     // handles
+  std::vector<at::Tensor> kept_;  // constants stay alive: identity is by address
+  std::vector<std::shared_ptr<tensor::Traced>> traced_;  // one a handle, or null
+  std::map<std::pair<std::string, std::string>, int> ordinals_;
+  std::vector<bool> consumed_;                // one a value
+  std::vector<std::pair<int, int>> buffers_;  // value id → handle
+  std::set<std::string> warned_;
+  std::vector<std::string> warnings_;
+  int regions_ = 0;
+};
+
+}  // namespace nns::trace
