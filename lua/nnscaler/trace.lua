@@ -21,7 +21,7 @@ local function forbid_unstable()
   local before = {}
   for i, f in ipairs(unstable) do
     before[i] = f.table[f.name]
-    f.table[f.name] = function() C.refuse(f.call, f.hint) end
+    f.table[f.name] = C.refusal(f.call, f.hint)
   end
   return function()
     for i, f in ipairs(unstable) do f.table[f.name] = before[i] end
@@ -35,7 +35,12 @@ local function finally(restore, body)
       e.traceback = e.traceback or debug.traceback('', 2)
       return e
     end
-    return setmetatable({ kind = 'model', message = tostring(e), traceback = debug.traceback('', 2) },
+    local message, hint = tostring(e), nil
+    if message:find 'attempt to compare' and message:find 'userdata' then
+      hint = 'compare tensors with operators: x:lt(y), x:le(y), x:gt(y), x:ge(y)'
+    end
+    return setmetatable({ kind = 'model', message = message, hint = hint,
+                          traceback = debug.traceback('', 2) },
       debug.getregistry()['nnscaler.Error'])
   end
   local ok, result = xpcall(body, keep)
@@ -56,8 +61,11 @@ local function describe(model, opts)
   end
   model:assign_paths()
   local parameters = {}
-  for _, list in ipairs { model:named_parameters(), model:named_buffers() } do
-    for _, entry in ipairs(list) do parameters[#parameters + 1] = entry end
+  for _, entry in ipairs(model:named_parameters()) do
+    parameters[#parameters + 1] = { name = entry.name, tensor = entry.param }
+  end
+  for _, entry in ipairs(model:named_buffers()) do
+    parameters[#parameters + 1] = { name = entry.name, tensor = entry.buffer }
   end
   return { model = model, forward = model.forward, name = opts.name or model.class_name or 'model',
            parameters = parameters, aliases = model:tied_names(),

@@ -143,11 +143,10 @@ int Recorder::constant_handle(const at::Tensor& tensor) {
 }
 
 Site Recorder::site_of(lua_State* L) {
-  const script::Place place = script::caller_place(L);
   Site site;
   site.module = tensor::scope_of(L).module();
-  site.loc = {place.file, place.line};
-  site.text = source_line(place.file, place.line);
+  site.loc = model_place(L, fallback_place);
+  site.text = source_line(site.loc.file, site.loc.line);
   site.context.grad_enabled = c10::GradMode::is_enabled();
   site.context.recompute_region = recompute_region;
   return site;
@@ -174,7 +173,8 @@ std::vector<TensorType> Recorder::infer(const std::string& op, const std::vector
   auto types = infer_by_meta(op, args, graph_.values, why);
   if (!types)
     throw Error(ErrorKind::model,
-                fmt::format("[trace.shape] no rule gives the shapes that {} returns (LibTorch: {})",
+                fmt::format("[trace.shape] which shapes {} returns is not known: it is not in the "
+                            "operator table, and LibTorch says: {}",
                             op, why),
                 "write it with other operators, or declare it with nnscaler.register_op");
   if (warned_.insert(op + describe(site_)).second)

@@ -50,6 +50,8 @@ class Recorder final : public tensor::Interceptor {
   // Checks for branches on tensor values, adds buffer updates and returns the finished graph.
   graph::Graph finish(std::vector<graph::Nest> outputs);
 
+  // Where a function that is traced returns: the place of calls whose own frame is gone.
+  SourceLoc fallback_place;
   // Region of calls that backward recomputes, or -1.
   int recompute_region = -1;
   int next_region() { return regions_++; }

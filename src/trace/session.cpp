@@ -157,20 +157,6 @@ Nest result_of(lua_State* L, int index, const std::string& name, Recorder& recor
   return {std::move(fields)};
 }
 
-// "gpt.lua:88": the line on which the function at `index` returns.
-std::string place_of_return(lua_State* L, int index) {
-  lua_Debug info;
-  lua_pushvalue(L, index);
-  if (!lua_isfunction(L, -1)) {
-    lua_pop(L, 1);
-    return "forward";
-  }
-  lua_getinfo(L, ">S", &info);
-  if (info.source[0] != '@') return "forward";
-  const std::string file = info.source + 1;
-  return short_form({file, return_line(file, info.linedefined, info.lastlinedefined)});
-}
-
 void check_loss(const std::vector<Nest>& outputs, const Recorder& recorder,
                 const std::string& place) {
   const char* hint = "forward returns the loss first: loss, or loss, { tokens = n, … }";
@@ -224,13 +210,6 @@ void each(lua_State* L, int table, const char* key, Visit visit) {
   }
   lua_pop(L, 1);
 }
-std::string string_at(lua_State* L, int table, int i) {
-  lua_rawgeti(L, table, i);
-  std::string out = script::check_string(L, -1);
-  lua_pop(L, 1);
-  return out;
-}
-
 // ({ name, training, quiet, model, forward, args, arg_names, parameters, aliases }) → graph.
 // `args` has its length as n; parameters are { {name, parameter}, … }, aliases { {alias, name}, …
 // }.
@@ -243,7 +222,8 @@ int record(lua_State* L) {
   std::vector<std::string> names;
   each(L, 1, "arg_names", [&](int at) { names.push_back(script::check_string(L, at)); });
   lua_getfield(L, 1, "forward");
-  const std::string place = place_of_return(L, -1);
+  recorder.fallback_place = place_of_return(L, -1);
+  const std::string place = short_form(recorder.fallback_place);
   lua_settop(L, 1);
 
   const Watch watch(L, recorder, training);
@@ -261,14 +241,16 @@ int record(lua_State* L) {
   }
   lua_remove(L, args);  // [spec, model, arguments…]
   each(L, 1, "parameters", [&](int at) {
-    lua_rawgeti(L, at, 2);
+    const std::string name = script::field_string(L, at, "name", "");
+    lua_getfield(L, at, "tensor");
     const tensor::Box& box = tensor::check_box(L, -1);
-    if (!box.parameter)
-      fail(ErrorKind::model, "[trace.parameter] '{}' is no parameter", string_at(L, at, 1));
-    recorder.add_parameter(box.parameter, string_at(L, at, 1));
+    if (!box.parameter) fail(ErrorKind::model, "[trace.parameter] '{}' is no parameter", name);
+    recorder.add_parameter(box.parameter, name);
   });
-  each(L, 1, "aliases",
-       [&](int at) { recorder.add_alias(string_at(L, at, 1), string_at(L, at, 2)); });
+  each(L, 1, "aliases", [&](int at) {
+    recorder.add_alias(script::field_string(L, at, "alias", ""),
+                       script::field_string(L, at, "name", ""));
+  });
 
   lua_call(L, n, LUA_MULTRET);
   const int results = lua_gettop(L) - 1;
@@ -288,16 +270,23 @@ Recorder* recorder_of(lua_State* L) {
   return dynamic_cast<Recorder*>(tensor::get_interceptor(L));
 }
 
-// (what, hint): raises the error of a function that a traced model must not call.
-int refuse(lua_State* L) {
-  const std::string what = script::check_string(L, 1), hint = script::check_string(L, 2);
+int refuse(lua_State* L) {  // upvalues: what, hint
+  const std::string what = script::check_string(L, lua_upvalueindex(1));
   Recorder* recorder = recorder_of(L);
   NNS_CHECK(recorder != nullptr, "no trace is running");
   throw Error(
       ErrorKind::model,
       fmt::format("[trace.state] {} gives each run another value, and a graph has only one; {}",
                   what, describe(recorder->site_of(L))),
-      hint);
+      script::check_string(L, lua_upvalueindex(2)));
+}
+// (what, hint) → a function that a traced model must not call, and that says so.
+int refusal(lua_State* L) {
+  luaL_checkstring(L, 1);
+  luaL_checkstring(L, 2);
+  lua_settop(L, 2);
+  lua_pushcclosure(L, guarded<refuse>, 2);
+  return 1;
 }
 
 // (fn, …) → what fn(…) returns; while tracing its calls form one region that backward recomputes.
@@ -327,7 +316,7 @@ int tracing(lua_State* L) {  // () → whether a trace is running
 int open_module(lua_State* L) {
   lua_createtable(L, 0, 4);
   script::set_functions(L, {{"record", guarded<record>},
-                            {"refuse", guarded<refuse>},
+                            {"refusal", guarded<refusal>},
                             {"recompute", guarded<recompute>},
                             {"tracing", guarded<tracing>}});
   return 1;

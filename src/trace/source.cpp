@@ -1,9 +1,12 @@
 #include "trace/source.h"
 
+#include <array>
 #include <fstream>
+#include <lua.hpp>
 #include <map>
 #include <mutex>
 #include <sstream>
+#include <string_view>
 #include <vector>
 
 #include "script/library.h"
@@ -36,6 +39,15 @@ const std::vector<std::string>& lines_of(const std::string& file) {
   return found->second;  // never removed, so the reference stays good
 }
 
+// Library code whose lines tell a person nothing about their model.
+bool is_plumbing(std::string_view file) {
+  static constexpr std::array parts = {"nnscaler/nn/", "nnscaler/tensor/", "nnscaler/functional",
+                                       "nnscaler/ops.", "nnscaler/recompute."};
+  for (const std::string_view part : parts)
+    if (file.find(part) != std::string_view::npos) return true;
+  return false;
+}
+
 }  // namespace
 
 std::string source_line(const std::string& file, int line) {
@@ -51,6 +63,42 @@ int return_line(const std::string& file, int first, int last) {
   for (int line = last; line >= first; --line)
     if (source_line(file, line).find("return") != std::string::npos) return line;
   return last;
+}
+
+SourceLoc place_of_return(lua_State* L, int index) {
+  lua_pushvalue(L, index);
+  if (!lua_isfunction(L, -1)) {
+    lua_pop(L, 1);
+    return {};
+  }
+  lua_Debug info;
+  lua_getinfo(L, ">S", &info);
+  if (info.source[0] != '@') return {};
+  const std::string file = info.source + 1;
+  return {file, return_line(file, info.linedefined, info.lastlinedefined)};
+}
+
+SourceLoc model_place(lua_State* L, const SourceLoc& fallback) {
+  lua_Debug frame;
+  for (int level = 0; lua_getstack(L, level, &frame) == 1; ++level) {
+    lua_getinfo(L, "Sl", &frame);
+    if (frame.currentline <= 0 || frame.source[0] != '@') continue;
+    const std::string_view source = frame.source + 1;
+    if (source.ends_with("nnscaler/trace.lua")) break;
+    if (!is_plumbing(source)) return {std::string(source), frame.currentline};
+    if (!source.ends_with("nnscaler/nn/module.lua")) continue;
+    const char* name = lua_getlocal(L, &frame, 1);
+    if (name == nullptr) continue;
+    SourceLoc place;
+    if (std::string_view(name) == "self" && lua_istable(L, -1)) {
+      lua_getfield(L, -1, "forward");
+      place = place_of_return(L, -1);
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+    if (place.line > 0 && !is_plumbing(place.file)) return place;
+  }
+  return fallback;
 }
 
 }  // namespace nns::trace

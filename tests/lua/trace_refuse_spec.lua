@@ -32,19 +32,14 @@ describe('a trace refuses', function()
   end)
 
   it('< and <=', function()
-    says(refusal(function(a) return a < 3 and a or a end), '[trace.data]', '<', here, 'x:lt(y)')
+    says(refusal(function(a) return a < a and a or a end), '[trace.data]', '<', here, 'x:lt(y)')
     says(refusal(function(a) return a <= a and a or a end), '[trace.data]', '<=', here)
+    -- A number and a userdata have no common metamethod: LuaJIT's own error, with our hint.
+    says(refusal(function(a) return a < 3 and a or a end), 'compare', here, 'x:lt(y)')
   end)
 
   it('the length operator', function()
     says(refusal(function(a) return a * #a end), '[trace.data]', '#', here, 'x:size(0)')
-  end)
-
-  it('printing', function()
-    says(refusal(function(a)
-      print(a)
-      return a
-    end), '[trace.data]', 'print', here, '`print(a)`')
   end)
 
   it('math.random, os.time and os.clock, and gives them back', function()
