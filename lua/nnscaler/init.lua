@@ -2,6 +2,7 @@
 local parts = {
   nn = 'nnscaler.nn', optim = 'nnscaler.optim', data = 'nnscaler.data', models = 'nnscaler.models',
   tensor = 'nnscaler.tensor', functional = 'nnscaler.functional', log = 'nnscaler.log',
+  trace = 'nnscaler.trace', recompute = 'nnscaler.recompute',
 }
 
 local M = {}

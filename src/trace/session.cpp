@@ -1,6 +1,4 @@
 // One trace of one model: inputs in, results out, and the State as it was before.
-#include "trace/session.h"
-
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
