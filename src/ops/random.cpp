@@ -120,24 +120,24 @@ at::Tensor& fill_uniform_(at::Tensor& self, double low, double high, c10::string
   return fill(self, offset, full, [=](uint64_t e) { return low + (high - low) * uniform(s, e); });
 }
 
-// Normal values conditioned on lying within +-cut, by inversion.
-at::Tensor& fill_trunc_normal_(at::Tensor& self, double mean, double std, double cut,
+// Normal values conditioned on lying in [low, high], by inversion.
+at::Tensor& fill_trunc_normal_(at::Tensor& self, double mean, double std, double low, double high,
                                c10::string_view key, int64_t seed, OptionalShape offset,
                                OptionalShape full) {
   const Stream s = checked_stream(key, seed, 0, 0);
   const auto distribution = [&](double x) {
     return 0.5 * std::erfc(-(x - mean) / (std * 1.41421356237309504880));
   };
-  const double from = distribution(-cut), to = distribution(cut);
+  const double from = distribution(low), to = distribution(high);
   if (!(std > 0 && from < to))
     fail(ErrorKind::usage,
-         "[ops.fill_trunc_normal_] mean {}, std {}, cut {}; expected std > 0 and some probability "
-         "within the cut",
-         mean, std, cut);
+         "[ops.fill_trunc_normal_] mean {}, std {}, bounds {} and {}; expected std > 0 and some "
+         "probability between the bounds",
+         mean, std, low, high);
   return fill(self, offset, full, [=](uint64_t e) {
     // The half step keeps the argument away from 0 and 1.
     const double u = from + (to - from) * (uniform(s, e) + 0x1p-54);
-    return std::min(cut, std::max(-cut, mean + std * normal_quantile(u)));
+    return std::min(high, std::max(low, mean + std * normal_quantile(u)));
   });
 }
 
@@ -178,7 +178,7 @@ TORCH_LIBRARY(nnscaler, m) {
       "fill_uniform_(Tensor(a!) self, float low, float high, str key, int seed, "
       "int[]? offset=None, int[]? full=None) -> Tensor(a!)");
   m.def(
-      "fill_trunc_normal_(Tensor(a!) self, float mean, float std, float cut, str key, "
+      "fill_trunc_normal_(Tensor(a!) self, float mean, float std, float low, float high, str key, "
       "int seed, int[]? offset=None, int[]? full=None) -> Tensor(a!)");
   m.def(
       "fill_orthogonal_(Tensor(a!) self, float gain, str key, int seed, int[]? offset=None, "

@@ -2,6 +2,7 @@
 --- weights tied to the token embedding. Names of parameters are those of GPT-2.
 local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
+local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
 local nn = require 'nnscaler.nn'
 
@@ -74,11 +75,14 @@ GPT.forward_arg_names = { 'x', 'y' }
 ---@param a { vocab: integer, layers: integer, heads: integer, width: integer, block: integer,
 ---   dropout?: number, bias?: boolean } block: the longest text, in tokens
 function GPT:init(a)
+  a = check.options('models.gpt', a, { vocab = check.none, layers = check.none,
+    heads = check.none, width = check.none, block = check.none, dropout = 0, bias = false })
+  for _, name in ipairs { 'vocab', 'layers', 'heads', 'width', 'block' } do
+    check.integer('models.gpt', name, a[name])
+  end
   if a.width % a.heads ~= 0 then
     fail('usage', 'models.gpt', ('%d heads do not divide width %d'):format(a.heads, a.width))
   end
-  a = { vocab = a.vocab, layers = a.layers, heads = a.heads, width = a.width, block = a.block,
-        dropout = a.dropout or 0, bias = a.bias or false }
   self.block = a.block
   local embedding = { init = nn.init.normal(0, 0.02) }
   self.transformer = nn.ModuleDict()
