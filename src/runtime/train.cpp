@@ -101,22 +101,11 @@ int lua_align(lua_State* L) {
   return 0;
 }
 
-int threads(lua_State* L) {  // ([n]) → number of threads LibTorch computes with
-  if (!lua_isnoneornil(L, 1)) {
-    const int64_t n = script::check_int(L, 1);
-    if (n < 1) fail(ErrorKind::usage, "[process.threads] {} threads; expected at least 1", n);
-    at::set_num_threads(static_cast<int>(n));
-  }
-  lua_pushinteger(L, at::get_num_threads());
-  return 1;
-}
-
 int open(lua_State* L) {
-  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, 3);
   script::set_functions(L, {{"scale_and_norm", guarded<lua_scale_and_norm>},
                             {"scale", guarded<lua_scale>},
-                            {"align", guarded<lua_align>},
-                            {"threads", guarded<threads>}});
+                            {"align", guarded<lua_align>}});
   return 1;
 }
 

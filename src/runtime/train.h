@@ -1,5 +1,4 @@
-// What the trainer does to whole lists of gradients in one call, and process-wide settings of
-// LibTorch.
+// What the trainer does to whole lists of gradients in one call.
 #pragma once
 
 #include <ATen/core/Tensor.h>

@@ -4,6 +4,7 @@
 local batches = require 'nnscaler.trainer.batches'
 local checkpoint = require 'nnscaler.checkpoint'
 local format = require 'nnscaler.trainer.format'
+local paths = require 'nnscaler._C.checkpoint'
 
 local M = {}
 
@@ -29,8 +30,10 @@ function M.weights(engine)
   return list
 end
 
+-- From which the model can be made again.
 local function describe_job(job)
-  return { file = job:file(), overrides = job:overrides(), text = job:text() }
+  local file = job:file()
+  return { file = paths.real_path(file) or file, overrides = job:overrides(), text = job:text() }
 end
 
 local function vocabulary(t)

@@ -2,6 +2,7 @@
 --- loggers, hooks; then resumes.
 local batches = require 'nnscaler.trainer.batches'
 local component = require 'nnscaler.trainer.component'
+local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.trainer.format'
 local history = require 'nnscaler.trainer.history'
@@ -12,6 +13,7 @@ local optim = require 'nnscaler.optim'
 local process = require 'nnscaler._C.process'
 local progress = require 'nnscaler.trainer.progress'
 local resume = require 'nnscaler.trainer.resume'
+local sample_of = require 'nnscaler.runtime.sample'
 local schedules = require 'nnscaler.schedules'
 
 local M = {}
@@ -30,6 +32,43 @@ function M.model(job)
     fail('usage', 'trainer.model', ('the model is a %s; expected an nn.Module'):format(type(model)))
   end
   return model
+end
+
+-- Settings of LibTorch that hold for the whole process. On a GPU some operators have no
+-- deterministic form: LibTorch warns of those.
+local function set_process(job)
+  door.set_num_threads(job.threads or process.processors())
+  door.set_deterministic(true, job.device ~= nil and job.device ~= 'cpu')
+end
+
+local kDtypes = { fp32 = 'float32', fp64 = 'float64' }
+
+-- Casts the floating tensors of a loader's samples.
+local function cast_loader(loader, dtype)
+  if not loader then return nil end
+  local function cast(tensor)
+    if tensor:is_floating_point() and tensor.dtype ~= dtype then return tensor:to(dtype) end
+    return tensor
+  end
+  return setmetatable({ get = function(_, n) return sample_of.map(loader:get(n), cast) end },
+    { __index = loader })
+end
+
+--- Gives the model's floating parameters the dtype that the job asks for.
+---@param model nnscaler.nn.Module
+---@param job nnscaler.Job
+---@return string|nil dtype nil: as the model made them
+function M.cast_model(model, job)
+  local dtype = kDtypes[job.precision]
+  if dtype then model:to(dtype) end
+  return dtype
+end
+
+local function set_precision(t)
+  local dtype = M.cast_model(t.model, t.args)
+  if not dtype then return end
+  t.train_loader = cast_loader(t.train_loader, dtype)
+  t.val_loader = cast_loader(t.val_loader, dtype)
 end
 
 local function make_engine(t)
@@ -54,19 +93,20 @@ local function describe(t)
   local frozen = all > trainable and (', %s of them frozen'):format(format.grouped(all - trainable))
     or ''
   t.log.info('Device: %s, threads: %d, engine: %s', t.args.device or 'cpu',
-    require('nnscaler._C.train').threads(), t.engine_name)
+    door.get_num_threads(), t.engine_name)
   t.log.info('Parameters: %s%s', format.grouped(all), frozen)
 end
 
 ---@param t nnscaler.Trainer
 function M.run(t)
   local job = t.args
-  require('nnscaler._C.train').threads(job.threads or process.processors())
+  set_process(job)
   t.hooks = hooks.new(job.hook)
   local per_step = batches.accumulation(job, 1)
   t.model = M.model(job)
   t.train_loader, t.val_loader, t.dataset = loaders(job)
   t.span = batches.span(job, t.train_loader.per_epoch, per_step)
+  set_precision(t)
   make_engine(t)
   t.optimizer = optim.new(job.optimizer, t.engine.parameters)
   t.schedule = schedules.new(job.lr_scheduler, {

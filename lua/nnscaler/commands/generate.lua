@@ -1,0 +1,148 @@
+--- `nnscaler generate`: samples text from a checkpoint. The model is made by the job that wrote the
+--- checkpoint; it runs eagerly, and its forward without targets has to return nil and the logits.
+local T = require 'nnscaler.tensor'
+local base = require 'nnscaler._C.base'
+local characters = require 'nnscaler.data.characters'
+local checkpoint = require 'nnscaler.checkpoint'
+local fail = require 'nnscaler.fail'
+local job = require 'nnscaler.job'
+local log = require 'nnscaler.log'
+local saver = require 'nnscaler.trainer.saver'
+local setup = require 'nnscaler.trainer.setup'
+
+local M = {}
+
+---@class nnscaler.generate.Opts
+---@field checkpoint string folder of a checkpoint, or one with `last`
+---@field prompt? string
+---@field tokens? integer
+---@field temperature? number
+---@field top_k? integer
+---@field seed? integer
+---@field log_level? string
+
+local function load_job(saved)
+  local made = saved.state.job
+  if base.file_exists(made.file) ~= 'file' then
+    fail('state', 'generate.job', ("'%s' was written by the job '%s', which is not there; the "
+      .. 'model is made from it'):format(saved.path, made.file), 'put the job back, or train with '
+      .. '`nnscaler run`')
+  end
+  return job.load(made.file, made.overrides)
+end
+
+--- Makes the model of a checkpoint with its weights.
+---@param saved nnscaler.Checkpoint
+---@return nnscaler.nn.Module
+function M.model(saved)
+  local loaded = load_job(saved)
+  local model = setup.model(loaded)
+  setup.cast_model(model, loaded)
+  model:materialize(loaded.seed or 0, 'cpu')
+  local parameters, buffers = {}, {}
+  for i, entry in ipairs(model:named_parameters()) do
+    parameters[i] = { name = entry.name, data = entry.param }
+  end
+  for i, entry in ipairs(model:named_buffers()) do
+    buffers[i] = { name = entry.name, data = entry.buffer, persistent = entry.persistent }
+  end
+  local weights = saver.weights { parameters = parameters, buffers = buffers }
+  saved:check(weights)
+  saved:copy_to(weights)
+  return model:eval()
+end
+
+-- Text to ids and back; ids themselves, as numbers, where the data have no characters.
+local function codec(saved)
+  local vocabulary = saved.state.vocabulary
+  if vocabulary and vocabulary.type == 'characters' then return characters.decoder(vocabulary) end
+  return {
+    encode = function(_, text)
+      local ids = {}
+      for word in text:gmatch '%S+' do
+        ids[#ids + 1] = tonumber(word)
+          or fail('usage', 'generate.prompt', ("'%s' is no token id; the data of this model have no "
+            .. 'characters'):format(word))
+      end
+      return ids
+    end,
+    decode = function(_, ids) return table.concat(ids, ' ') .. ' ' end,
+  }
+end
+
+local function sample(logits, opts, generator)
+  if opts.temperature == 0 then return logits:argmax():item() end
+  logits = logits / opts.temperature
+  if opts.top_k and opts.top_k < logits.shape[1] then
+    local least = logits:topk(opts.top_k)[opts.top_k - 1]
+    logits = logits:masked_fill(logits:lt(least), -math.huge)
+  end
+  return logits:softmax(-1):multinomial(1, { generator = generator }):item()
+end
+
+-- Logits of the token that follows, float64[vocab].
+local function following(model, ids)
+  local first = model.block and math.max(1, #ids - model.block + 1) or 1
+  local x = T.tensor({ { unpack(ids, first) } }, { dtype = 'int64' })
+  local _, logits = model(x)
+  if type(logits) ~= 'userdata' then
+    fail('model', 'generate.forward', ('forward without targets returned a %s second; expected the '
+      .. 'logits'):format(type(logits)))
+  end
+  return logits[0][-1]:to 'float64'
+end
+
+local function check(opts)
+  if opts.temperature < 0 then
+    fail('usage', 'generate', ('temperature %g; expected 0 or more'):format(opts.temperature))
+  end
+  if opts.top_k and opts.top_k < 1 then
+    fail('usage', 'generate', ('top-k %d; expected 1 or more'):format(opts.top_k))
+  end
+  if opts.tokens < 0 then
+    fail('usage', 'generate', ('%d tokens; expected 0 or more'):format(opts.tokens))
+  end
+end
+
+--- Samples; `write` gets the text of each token.
+---@param saved nnscaler.Checkpoint
+---@param opts { prompt: string, tokens: integer, temperature: number, top_k?: integer,
+---  seed: integer }
+---@param write fun(text: string)
+function M.sample(saved, opts, write)
+  check(opts)
+  local code = codec(saved)
+  local model = M.model(saved)
+  local ids = code:encode(opts.prompt)
+  if #ids == 0 then
+    fail('usage', 'generate.prompt', 'the prompt is empty; expected at least one character')
+  end
+  write(code:decode(ids))
+  local generator = T.generator(opts.seed)
+  T.no_grad(function()
+    for _ = 1, opts.tokens do
+      local id = sample(following(model, ids), opts, generator)
+      ids[#ids + 1] = id
+      write(code:decode { id })
+    end
+  end)
+end
+
+--- Prints sampled text; returns the exit code.
+---@param opts nnscaler.generate.Opts
+---@return integer
+function M.run(opts)
+  log.set_level(opts.log_level or 'warning')
+  local saved = checkpoint.open(checkpoint.resolve(opts.checkpoint))
+  M.sample(saved, {
+    prompt = opts.prompt or '\n', tokens = opts.tokens or 200,
+    temperature = opts.temperature or 0.8, top_k = opts.top_k, seed = opts.seed or 0,
+  }, function(text)
+    io.write(text)
+    io.flush()
+  end)
+  io.write '\n'
+  return 0
+end
+
+return M
