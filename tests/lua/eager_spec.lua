@@ -2,7 +2,7 @@
 local T = require 'nnscaler.tensor'
 local Engine = require 'nnscaler.runtime.eager'
 local nn = require 'nnscaler.nn'
-local runs = require 'support.runs'
+local runs = require 'tests.lua.support.runs'
 
 -- loss = mean over the labels that count of (w·x − y)²; a part without a path to the loss; a
 -- frozen part.
@@ -21,7 +21,9 @@ end
 
 local function sample_of(rows)
   local x, y, counts = {}, {}, {}
-  for i, row in ipairs(rows) do x[i], y[i], counts[i] = { row[1], row[2], row[3] }, row[4], row[5] end
+  for i, row in ipairs(rows) do
+    x[i], y[i], counts[i] = { row[1], row[2], row[3] }, row[4], row[5]
+  end
   local options = { dtype = 'float64' }
   return { x = T.tensor(x, options), y = T.tensor(y, options), counts = T.tensor(counts, options) }
 end
@@ -82,7 +84,8 @@ describe('the eager engine', function()
 
   it('counts for nothing a step without labels', function()
     local engine = new_engine()
-    local result = engine:train_step({ sample_of { kRows[2] }, sample_of { kRows[6] } }, { step = 0 })
+    local samples = { sample_of { kRows[2] }, sample_of { kRows[6] } }
+    local result = engine:train_step(samples, { step = 0 })
     assert.equal(0, result.weight)
     assert.equal(0, result.loss)
   end)
