@@ -13,7 +13,8 @@ local M = {}
 local unstable = {
   { table = math, name = 'random', call = 'math.random',
     hint = 'in a model random numbers come from F.dropout or from inputs' },
-  { table = os, name = 'time', call = 'os.time', hint = 'pass the time in as an argument of forward' },
+  { table = os, name = 'time', call = 'os.time',
+    hint = 'pass the time in as an argument of forward' },
   { table = os, name = 'clock', call = 'os.clock', hint = 'measure outside the model' },
 }
 
@@ -169,8 +170,8 @@ function Cache:get(args, training)
     end
     self.entries[oldest] = nil
     self.count = self.count - 1
-    log.warning('more than %d specialisations of %s: that for %s is dropped', self.limit, self.name,
-      oldest)
+    log.warning('more than %d specialisations of %s: that for %s is dropped', self.limit,
+      self.name, oldest)
   end
   local start = base.clock()
   local graph = M.trace(self.model, args, { training = training, name = self.name,
