@@ -117,7 +117,7 @@ function M.trace(model, args, opts)
     local a, b = first_difference(first:text(), second:text())
     fail('model', 'trace.repeat', ('two traces of %s differ, first here:\n  %s\n  %s')
       :format(spec.name, a:gsub('^%s+', ''), (b:gsub('^%s+', ''))),
-      'forward must not depend on state that changes between calls (counters, random numbers, time)')
+      'forward must not depend on what changes between calls: counters, random numbers, time')
   end
   return first
 end

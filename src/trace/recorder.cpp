@@ -396,6 +396,7 @@ int Recorder::record_in_place(lua_State* L, const std::string& op, std::vector<N
         fmt::format("[trace.write] {} writes under no_grad to a tensor that requires a gradient",
                     op),
         "write to `x:detach():clone()`, or outside no_grad");
+  consumed_[static_cast<size_t>(before.id)] = true;  // `x[0] = v` makes a view only to write to it
   const TensorType type = type_of(before);
   const int value = fit(in_place_value(op, *functional, args), type, op);
   places_.write(target, value, describe(site_));

@@ -1,6 +1,7 @@
 --- Runs a graph node by node through eager operators: what a graph means, with nothing clever.
 local ffi = require 'ffi'
 local ops = require 'nnscaler.ops'
+local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local T = require 'nnscaler.tensor'
 
 local ctypes = { float32 = 'float', float64 = 'double', int64 = 'int64_t', int32 = 'int32_t' }
@@ -38,7 +39,7 @@ return function(graph, leaves)
   end
   for _, node in ipairs(graph:nodes()) do
     local args = {}
-    for name, arg in require('nnscaler.sorted').sorted_pairs(node.args) do args[name] = real(arg) end
+    for name, arg in sorted_pairs(node.args) do args[name] = real(arg) end
     local space, name = node.op:match '^(%w+)::(.+)$'
     local results = { ops[space][name](args) }
     if type(results[1]) == 'table' then results = results[1] end

@@ -1,6 +1,6 @@
 --- What a traced model looks like as a graph, and that the graph means what the model computes.
 local T = require 'nnscaler.tensor'
-local F = require 'nnscaler.functional'
+local ops = require 'nnscaler.ops'
 local GPT = require 'nnscaler.models.gpt'
 local MLP = require 'nnscaler.models.mlp'
 local nn = require 'nnscaler.nn'
@@ -90,7 +90,8 @@ describe('the graph of a GPT', function()
   end)
 
   it('holds the tied weight once', function()
-    assert.is_truthy(graph:text():find('alias     "lm_head.weight" = "transformer.wte.weight"', 1, true))
+    local tied = 'alias     "lm_head.weight" = "transformer.wte.weight"'
+    assert.is_truthy(graph:text():find(tied, 1, true))
   end)
 
   it('has no dropout in evaluation, and leaves the mode as it was', function()
@@ -98,7 +99,8 @@ describe('the graph of a GPT', function()
     for _, node in ipairs(nodes_of(evaluation, 'aten::dropout')) do
       assert.is_false(node.args.train)
     end
-    assert.are.equal(0, nodes_of(evaluation, 'aten::scaled_dot_product_attention')[1].args.dropout_p)
+    local attention = nodes_of(evaluation, 'aten::scaled_dot_product_attention')
+    assert.are.equal(0, attention[1].args.dropout_p)
     assert.is_true(model.training)
     model:eval()
     trace(model, { ids, ids })
@@ -109,7 +111,8 @@ describe('the graph of a GPT', function()
   it('computes what the model computes', function()
     model:materialize(5)
     local tokens = T.tensor({ { 1, 5, 9, 16, 0, 3 }, { 2, 2, 7, 11, 4, 8 } }, { dtype = 'int64' })
-    local targets = T.tensor({ { 5, 9, 16, 0, 3, -100 }, { 2, 7, 11, 4, 8, 1 } }, { dtype = 'int64' })
+    local targets = T.tensor({ { 5, 9, 16, 0, 3, -100 }, { 2, 7, 11, 4, 8, 1 } },
+      { dtype = 'int64' })
     local leaves = { x = tokens, y = targets }
     for _, entry in ipairs(model:named_parameters()) do leaves[entry.name] = entry.param end
     model:eval()
@@ -244,7 +247,7 @@ describe('a traced model', function()
   it('marks regions that backward recomputes', function()
     local graph = trace(function(x)
       local y = nnscaler.recompute(function(a, k) return (a * k):exp() end, x, 3)
-      local z = nnscaler.recompute(F.relu, y)
+      local z = nnscaler.recompute(ops.aten.relu, y)
       return z:sum()
     end, { spec { 2 } })
     local text = graph:text()
@@ -273,7 +276,8 @@ describe('a traced model', function()
 
   it('may be one operator, or none', function()
     assert.are.equal(1, #trace(function(x) return x:sum() end, { spec { 2 } }):nodes())
-    assert.are.equal(0, #trace(function(x) return x end, { spec { 2 } }, { training = false }):nodes())
+    local none = trace(function(x) return x end, { spec { 2 } }, { training = false })
+    assert.are.equal(0, #none:nodes())
   end)
 end)
 
@@ -300,7 +304,8 @@ describe('a cache of specialisations', function()
   end)
 
   it('tells nested samples apart', function()
-    assert.are_not.equal(trace.key({ { a = spec { 2 } } }, true), trace.key({ { b = spec { 2 } } }, true))
+    local key = trace.key
+    assert.are_not.equal(key({ { a = spec { 2 } } }, true), key({ { b = spec { 2 } } }, true))
     assert.are_not.equal(trace.key({ spec { 2 }, 3 }, true), trace.key({ spec { 2 }, 4 }, true))
     assert.are_not.equal(trace.key({ spec { 2 } }, true), trace.key({ spec({ 2 }, 'int64') }, true))
   end)

@@ -24,7 +24,8 @@ local here = 'trace_refuse_spec.lua:'
 describe('a trace refuses', function()
   it('item', function()
     says(refusal(function(a) return a * a:sum():item() end),
-      '[trace.data]', 'item()', here, '`says(refusal(function(a) return a * a:sum():item() end),`', 'hint:')
+      '[trace.data]', 'item()', here,
+      '`says(refusal(function(a) return a * a:sum():item() end),`', 'hint:')
   end)
 
   it('tolist', function()
@@ -44,7 +45,8 @@ describe('a trace refuses', function()
 
   it('math.random, os.time and os.clock, and gives them back', function()
     local random, time, clock = math.random, os.time, os.clock
-    says(refusal(function(a) return a * math.random() end), '[trace.state] math.random', here, 'F.dropout')
+    says(refusal(function(a) return a * math.random() end), '[trace.state] math.random', here,
+      'F.dropout')
     says(refusal(function(a) return a * os.time() end), '[trace.state] os.time', here)
     says(refusal(function(a) return a * os.clock() end), '[trace.state] os.clock', here)
     assert.are.equal(random, math.random)
@@ -69,7 +71,8 @@ describe('a trace refuses', function()
   end)
 
   it('shapes that depend on data', function()
-    says(refusal(function(a) return a:nonzero() end), '[trace.shape]', 'aten::nonzero', here, 'where')
+    says(refusal(function(a) return a:nonzero() end), '[trace.shape]', 'aten::nonzero', here,
+      'where')
     says(refusal(function(a) return a:masked_select(a:gt(0)) end), 'aten::masked_select')
     says(refusal(function(a) return ops.aten.index(a, { a:gt(0) }) end),
       'aten::index.Tensor with a boolean mask', here)
@@ -80,11 +83,13 @@ describe('a trace refuses', function()
     local generator = T.generator(1)
     says(refusal(function(a) return a + T.randn({ 3, 4 }, { generator = generator }) end),
       '[trace.', 'aten::randn', here)
-    says(refusal(function(a) return a:bernoulli() end), '[trace.random] aten::bernoulli', 'F.dropout', here)
+    says(refusal(function(a) return a:bernoulli() end), '[trace.random] aten::bernoulli',
+      'F.dropout', here)
   end)
 
   it('a write to an input', function()
-    says(refusal(function(a) return a:add_(1) end), "[trace.write] aten::add_", "input '1'", here, 'clone')
+    says(refusal(function(a) return a:add_(1) end), '[trace.write] aten::add_', "input '1'", here,
+      'clone')
     says(refusal(function(a)
       a[0] = 1
       return a
@@ -93,7 +98,8 @@ describe('a trace refuses', function()
 
   it('a write to a tensor made outside', function()
     local outside = T.zeros { 3, 4 }
-    says(refusal(function(a) return outside:add_(a) end), '[trace.write]', 'made outside the model', here)
+    says(refusal(function(a) return outside:add_(a) end), '[trace.write]',
+      'made outside the model', here)
     assert.are.equal(0, outside:sum():item())
   end)
 
@@ -197,11 +203,13 @@ describe('a training trace refuses', function()
   end)
 
   it('tokens that are no number', function()
-    says(training_refusal(function(a) return a:sum(), { tokens = a } end), '`tokens`', 'float32[3, 4]')
+    says(training_refusal(function(a) return a:sum(), { tokens = a } end), '`tokens`',
+      'float32[3, 4]')
   end)
 
   it('results that no graph can hold', function()
-    says(training_refusal(function(a) return a:sum(), print end), '[trace.output] result 2', 'function')
+    says(training_refusal(function(a) return a:sum(), print end), '[trace.output] result 2',
+      'function')
   end)
 end)
 
