@@ -92,8 +92,6 @@ void fill_random(const Parameter& p, at::Tensor& data, int64_t seed) {
   if (op == nullptr) fail_unknown(name);
   const Overload& overload = op->overloads[0];
   torch::jit::Stack stack;
-  const double low = p.init.kind == "trunc_normal" ? -p.init.c : p.init.a;
-  const double high = p.init.kind == "trunc_normal" ? p.init.c : p.init.b;
   for (const Want& want : overload.args) {
     if (want.name == "self")
       stack.emplace_back(data);
@@ -101,14 +99,12 @@ void fill_random(const Parameter& p, at::Tensor& data, int64_t seed) {
       stack.emplace_back(p.path);
     else if (want.name == "seed")
       stack.emplace_back(seed);
-    else if (want.name == "mean" || want.name == "gain")
+    else if (want.name == "mean" || want.name == "low" || want.name == "gain")
       stack.emplace_back(p.init.a);
-    else if (want.name == "std")
+    else if (want.name == "std" || want.name == "high")
       stack.emplace_back(p.init.b);
-    else if (want.name == "low")
-      stack.emplace_back(low);
-    else if (want.name == "high")
-      stack.emplace_back(high);
+    else if (want.name == "cut")
+      stack.emplace_back(p.init.c);
     else
       stack.push_back(want.fallback);
   }

@@ -62,6 +62,7 @@ void read_nested(lua_State* L, Reading& reading, size_t depth) {  // [value]
 }
 
 int from_table(lua_State* L) {  // (nested lists, number or boolean [, dtype [, device]])
+  lua_settop(L, 3);
   const Shape shape = nested_shape(L, 1);
   Reading reading{shape, {}};
   lua_pushvalue(L, 1);
