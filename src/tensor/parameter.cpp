@@ -92,6 +92,8 @@ void fill_random(const Parameter& p, at::Tensor& data, int64_t seed) {
   if (op == nullptr) fail_unknown(name);
   const Overload& overload = op->overloads[0];
   torch::jit::Stack stack;
+  const bool cut = p.init.kind == "trunc_normal";  // from -c to c
+  const double low = cut ? -p.init.c : p.init.a, high = cut ? p.init.c : p.init.b;
   for (const Want& want : overload.args) {
     if (want.name == "self")
       stack.emplace_back(data);
@@ -99,12 +101,14 @@ void fill_random(const Parameter& p, at::Tensor& data, int64_t seed) {
       stack.emplace_back(p.path);
     else if (want.name == "seed")
       stack.emplace_back(seed);
-    else if (want.name == "mean" || want.name == "low" || want.name == "gain")
+    else if (want.name == "mean" || want.name == "gain")
       stack.emplace_back(p.init.a);
-    else if (want.name == "std" || want.name == "high")
+    else if (want.name == "std")
       stack.emplace_back(p.init.b);
-    else if (want.name == "cut")
-      stack.emplace_back(p.init.c);
+    else if (want.name == "low")
+      stack.emplace_back(low);
+    else if (want.name == "high")
+      stack.emplace_back(high);
     else
       stack.push_back(want.fallback);
   }
