@@ -12,8 +12,8 @@ using Table = std::map<std::string_view, OpInfo>;
 
 Table make_table() {
   Table table;
-  for (const auto family : {elementwise_rows, reduction_rows, shape_rows, index_rows, creation_rows,
-                            product_rows, norm_rows, spatial_rows, loss_rows})
+  for (const auto family : {elementwise_rows, reduction_rows, shape_rows, cut_rows, index_rows,
+                            creation_rows, product_rows, norm_rows, spatial_rows, loss_rows})
     for (OpInfo& row : family()) {
       const auto name = row.name;
       NNS_CHECK(table.emplace(name, std::move(row)).second, "two rows for {}", name);

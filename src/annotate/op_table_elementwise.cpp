@@ -130,6 +130,18 @@ Texts prelu_text(const CallView& call) {
   return {annotation({dims, {each ? dims[1] : "1"}}, {dims})};
 }
 
+Types glu_backward(const CallView& call) {
+  return {call.tensor("self")};
+}
+Texts glu_backward_text(const CallView& call) {
+  const TensorType &grad = call.tensor("grad_output"), &self = call.tensor("self");
+  const size_t i = axis(call, call.integer("dim"), self.shape.size());
+  DimTexts small = letters(self.shape.size()), large = small;
+  small[i] = std::to_string(grad.shape.at(i));
+  large[i] = std::to_string(self.shape[i]);
+  return {annotation({small, large}, {large})};
+}
+
 Types native_dropout(const CallView& call) {
   return {first(call), {first(call).shape, DType::boolean}};
 }
@@ -143,16 +155,17 @@ double activation_flops(const CallView& call) {  // transcendental: about eight 
 std::vector<OpInfo> elementwise_rows() {
   Rows rows;
   // --- unary ---
-  rows.add({"aten::neg", "aten::sign", "aten::ceil", "aten::floor", "aten::round", "aten::trunc",
-            "aten::frac", "aten::relu", "aten::relu6", "aten::square", "aten::positive",
-            "aten::bitwise_not", "aten::nan_to_num", "aten::hardtanh", "aten::threshold",
-            "aten::conj_physical"},
+  rows.add({"aten::neg", "aten::sign", "aten::sgn", "aten::ceil", "aten::floor", "aten::round",
+            "aten::trunc", "aten::frac", "aten::relu", "aten::relu6", "aten::square",
+            "aten::positive", "aten::bitwise_not", "aten::nan_to_num", "aten::hardtanh",
+            "aten::threshold", "aten::conj_physical"},
            {.infer = same, .annotations = spatial});
   rows.add({"aten::exp",   "aten::exp2",       "aten::expm1", "aten::log",     "aten::log2",
             "aten::log10", "aten::log1p",      "aten::sqrt",  "aten::rsqrt",   "aten::sin",
             "aten::cos",   "aten::tan",        "aten::asin",  "aten::acos",    "aten::atan",
             "aten::sinh",  "aten::cosh",       "aten::tanh",  "aten::sigmoid", "aten::erf",
-            "aten::erfc",  "aten::reciprocal", "aten::logit", "aten::digamma", "aten::lgamma"},
+            "aten::erfc",  "aten::reciprocal", "aten::logit", "aten::asinh",   "aten::acosh",
+            "aten::atanh", "aten::digamma",    "aten::lgamma"},
            {.infer = same_float, .annotations = spatial, .flops = activation_flops});
   rows.add({"aten::gelu", "aten::silu", "aten::mish", "aten::elu", "aten::selu", "aten::celu",
             "aten::leaky_relu", "aten::softplus", "aten::softshrink", "aten::hardshrink",
@@ -179,7 +192,7 @@ std::vector<OpInfo> elementwise_rows() {
            {.infer = broadcast_promoted, .annotations = spatial});
   rows.add({"aten::div", "aten::divide", "aten::true_divide"},
            {.infer = divide, .annotations = spatial});
-  rows.add({"aten::atan2"},
+  rows.add({"aten::atan2", "aten::logaddexp"},
            {.infer = broadcast_float, .annotations = spatial, .flops = activation_flops});
   rows.add({"aten::eq", "aten::ne", "aten::lt", "aten::le", "aten::gt", "aten::ge",
             "aten::logical_and", "aten::logical_or", "aten::logical_xor"},
@@ -214,6 +227,7 @@ std::vector<OpInfo> elementwise_rows() {
             "aten::hardswish_backward", "aten::hardsigmoid_backward", "aten::logit_backward",
             "aten::mish_backward"},
            {.infer = gradient, .annotations = spatial, .flops = activation_flops});
+  rows.add({"aten::glu_backward"}, {.infer = glu_backward, .annotations = glu_backward_text});
   rows.add({"aten::native_dropout_backward"}, {.infer = gradient, .annotations = spatial});
   return rows.take();
 }

@@ -23,8 +23,7 @@ const TensorType& index_tensor(const CallView& call, std::string_view name = "in
   return index;
 }
 
-// --- along one axis
-// -------------------------------------------------------------------------------
+// --- along one axis ------------------------------------------------------------------------------
 
 Types index_select(const CallView& call) {
   TensorType out = first(call);
@@ -76,6 +75,19 @@ Texts gather_text(const CallView& call) {
   const auto axes = indexed_axes(call, true);
   return {annotation(axes, {axes[1]})};
 }
+// The index broadcasts with the tensor on all axes but `dim`; without `dim` both are flat.
+Types take_along_dim(const CallView& call) {
+  const TensorType &self = first(call), &index = index_tensor(call, "indices");
+  if (!call.has("dim")) return {{{numel(index.shape)}, self.dtype}};
+  if (index.shape.size() != self.shape.size()) misfit(call, self, index, "as many axes");
+  const size_t i = dim_of(call);
+  Shape read = self.shape, out = index.shape;
+  read[i] = out[i] = 1;
+  auto shape = broadcast(read, out);
+  if (!shape) misfit(call, self, index, fmt::format("sizes that broadcast but for axis {}", i));
+  (*shape)[i] = index.shape[i];
+  return {{*shape, self.dtype}};
+}
 Types scatter(const CallView& call) {
   const TensorType &self = first(call), &index = index_tensor(call);
   if (numel(index.shape) != 0) {
@@ -126,8 +138,7 @@ Texts index_add_text(const CallView& call) {
   return {annotation(in, {self})};
 }
 
-// --- advanced indexing
-// ----------------------------------------------------------------------------
+// --- advanced indexing ---------------------------------------------------------------------------
 
 // Where the indexed axes go and over which shape their indices broadcast.
 struct Advanced {
@@ -205,8 +216,7 @@ Types index_put(const CallView& call) {
   return {call.tensor("self")};
 }
 
-// --- writing into a window
-// ------------------------------------------------------------------------
+// --- writing into a window -----------------------------------------------------------------------
 
 Types window(const CallView& call) {
   const TensorType &self = first(call), &src = call.tensor("src");
@@ -229,13 +239,15 @@ Texts window_text(const CallView& call) {
     src[i] = number(call.tensor("src").shape[i]);
   return {annotation({self, src}, {self})};
 }
+Types diagonal_scatter(const CallView& call) {
+  return {call.tensor("self")};
+}
 // Derivatives of windows: a gradient put into zeros of `input_sizes`.
 Types window_backward(const CallView& call) {
   return {{call.ints("input_sizes"), first(call).dtype}};
 }
 
-// --- embeddings
-// -----------------------------------------------------------------------------------
+// --- embeddings ----------------------------------------------------------------------------------
 
 Types embedding(const CallView& call) {
   const TensorType &weight = call.tensor("weight"), &indices = index_tensor(call, "indices");
@@ -277,6 +289,7 @@ std::vector<OpInfo> index_rows() {
   Rows rows;
   rows.add({"aten::index_select"}, {.infer = index_select, .annotations = index_select_text});
   rows.add({"aten::gather"}, {.infer = gather, .annotations = gather_text});
+  rows.add({"aten::take_along_dim"}, {.infer = take_along_dim});
   rows.add({"aten::scatter", "aten::scatter_add"}, {.infer = scatter, .annotations = scatter_text});
   rows.add({"aten::index_add", "aten::index_copy", "aten::index_fill"},
            {.infer = index_add, .annotations = index_add_text});
@@ -284,13 +297,16 @@ std::vector<OpInfo> index_rows() {
   rows.add({"aten::index_put"}, {.infer = index_put});
   rows.add({"aten::slice_scatter", "aten::select_scatter"},
            {.infer = window, .annotations = window_text});
-  rows.add({"aten::slice_backward", "aten::select_backward"}, {.infer = window_backward});
+  rows.add({"aten::slice_backward", "aten::select_backward", "aten::unfold_backward",
+            "aten::diagonal_backward"},
+           {.infer = window_backward});
+  rows.add({"aten::diagonal_scatter"}, {.infer = diagonal_scatter});
   rows.add({"aten::embedding"}, {.infer = embedding, .annotations = Texts{"v^ e, * -> * e"}});
   rows.add({"aten::embedding_dense_backward"},
            {.infer = embedding_backward, .annotations = embedding_backward_text});
   rows.add({"aten::one_hot"}, {.infer = one_hot, .annotations = one_hot_text, .constant = true});
   rows.add({"aten::nonzero", "aten::masked_select", "aten::unique_dim", "aten::_unique2",
-            "aten::bincount", "aten::argwhere"},
+            "aten::bincount", "aten::argwhere", "aten::_unique", "aten::unique_consecutive"},
            {.infer = data_dependent});
   return rows.take();
 }

@@ -16,8 +16,7 @@ std::string mark_of(int64_t r) {
   return r == kSum ? "+" : r == kMean ? "^" : "";
 }
 
-// --- classes
-// --------------------------------------------------------------------------------------
+// --- classes -------------------------------------------------------------------------------------
 
 // Scores [N, C, d…] (or [C]) and targets [N, d…]: class numbers, or probabilities shaped as scores.
 struct Classes {
@@ -90,8 +89,7 @@ Texts class_backward_text(const CallView& call) {
   return {annotation(in, {d.self})};
 }
 
-// --- element by element
-// ---------------------------------------------------------------------------
+// --- element by element --------------------------------------------------------------------------
 
 Types loss(const CallView& call) {
   const Shape shape = broadcast_all(call, call.operands());

@@ -11,8 +11,7 @@ double norm_flops(const CallView& call) {
   return 8.0 * static_cast<double>(numel(first(call).shape));
 }
 
-// --- over the last axes
-// ---------------------------------------------------------------------------
+// --- over the last axes --------------------------------------------------------------------------
 
 // Number of leading axes; checks normalized_shape, weight and bias.
 size_t leading(const CallView& call) {
@@ -97,8 +96,7 @@ Texts last_axes_backward_text(const CallView& call) {
   return {annotation(in, out)};
 }
 
-// --- over batch and positions, a channel at a time
-// ------------------------------------------------
+// --- over batch and positions, a channel at a time -----------------------------------------------
 
 int64_t channels(const CallView& call) {
   const TensorType& input = call.tensor("input");
@@ -162,8 +160,7 @@ Texts channel_backward_text(const CallView& call) {
   return {annotation(in, out)};
 }
 
-// --- over groups of channels
-// ----------------------------------------------------------------------
+// --- over groups of channels ---------------------------------------------------------------------
 
 Types group_norm(const CallView& call) {
   const int64_t groups = call.integer("num_groups"), count = channels(call);

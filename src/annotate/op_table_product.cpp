@@ -15,8 +15,7 @@ void check_dtypes(const CallView& call, const TensorType& a, const TensorType& b
   if (a.dtype != b.dtype) misfit(call, a, b, "one dtype");
 }
 
-// --- linear
-// ---------------------------------------------------------------------------------------
+// --- linear --------------------------------------------------------------------------------------
 
 Types linear(const CallView& call) {
   const TensorType &input = call.tensor("input"), &weight = call.tensor("weight");
@@ -44,8 +43,7 @@ double linear_flops(const CallView& call) {
   return 2 * rows * size(call.tensor("weight"));
 }
 
-// --- matrix products
-// ------------------------------------------------------------------------------
+// --- matrix products -----------------------------------------------------------------------------
 
 struct Matrices {
   Shape batch_a, batch_b;  // leading axes
@@ -174,8 +172,7 @@ double add_product_flops(const CallView& call) {
   return 2 * size(infer(call)[0]) * static_cast<double>(call.operands().at(1)->shape.back());
 }
 
-// --- einsum
-// ---------------------------------------------------------------------------------------
+// --- einsum --------------------------------------------------------------------------------------
 
 struct Einsum {
   std::vector<std::vector<std::string>> inputs;  // axis names
@@ -272,8 +269,7 @@ double einsum_flops(const CallView& call) {
   return product;
 }
 
-// --- attention
-// ------------------------------------------------------------------------------------
+// --- attention -----------------------------------------------------------------------------------
 
 struct Attention {
   const TensorType *q, *k, *v, *mask;

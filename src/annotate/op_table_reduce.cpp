@@ -80,8 +80,7 @@ Texts frozen_axes(const CallView& call) {
   return reduction_text(call, "^");
 }
 
-// --- along one axis, shape kept
-// -------------------------------------------------------------------
+// --- along one axis, shape kept ------------------------------------------------------------------
 
 std::vector<bool> along(const CallView& call) {
   std::vector<bool> flags(rank_of(call), false);
@@ -203,7 +202,7 @@ std::vector<OpInfo> reduction_rows() {
 
   // --- along one axis ---
   rows.add({"aten::cumsum", "aten::cumprod"}, {.infer = cumulative, .annotations = frozen_along});
-  rows.add({"aten::softmax", "aten::log_softmax"},
+  rows.add({"aten::softmax", "aten::log_softmax", "aten::_safe_softmax"},
            {.infer = softmax, .annotations = frozen_along, .flops = softmax_flops});
   rows.add({"aten::_softmax", "aten::_log_softmax"},
            {.infer = raw_softmax, .annotations = frozen_along, .flops = softmax_flops});

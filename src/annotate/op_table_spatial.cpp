@@ -15,8 +15,7 @@ int64_t at_or_last(const std::vector<int64_t>& list, size_t i, int64_t if_empty)
   return list.empty() ? if_empty : list[std::min(i, list.size() - 1)];
 }
 
-// --- convolutions
-// ---------------------------------------------------------------------------------
+// --- convolutions --------------------------------------------------------------------------------
 
 struct Conv {
   const TensorType *input, *weight;
@@ -146,8 +145,7 @@ double convolution_backward_flops(const CallView& call) {
   return 2 * convolution_flops(call);
 }
 
-// --- pooling
-// --------------------------------------------------------------------------------------
+// --- pooling -------------------------------------------------------------------------------------
 
 size_t pooled_axes(const CallView& call) {
   return call.base().find("1d") != std::string_view::npos ? 1 : 2;
@@ -215,8 +213,7 @@ double pool_flops(const CallView& call) {
   return window * static_cast<double>(numel(infer(call)[0].shape));
 }
 
-// --- resampling
-// -----------------------------------------------------------------------------------
+// --- resampling ----------------------------------------------------------------------------------
 
 Types upsample(const CallView& call) {
   Shape out = check_image(call);
@@ -240,7 +237,7 @@ Types upsample_backward(const CallView& call) {
 std::vector<OpInfo> spatial_rows() {
   Rows rows;
   rows.add({"aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution",
-            "aten::conv_transpose1d", "aten::conv_transpose2d"},
+            "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"},
            {.infer = convolution, .annotations = convolution_text, .flops = convolution_flops});
   rows.add({"aten::convolution_backward"}, {.infer = convolution_backward,
                                             .annotations = convolution_backward_text,

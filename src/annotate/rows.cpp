@@ -58,7 +58,7 @@ Shape resolve_size(const CallView& call, const Shape& size, int64_t count) {
   return out;
 }
 
-// --- types --------------------------------------------------------------------------------------
+// --- types ---------------------------------------------------------------------------------------
 
 DType to_float(DType d) {
   return is_floating(d) || is_complex(d) ? d : kDefaultFloat;
@@ -146,8 +146,7 @@ Shape broadcast_all(const CallView& call, const std::vector<const TensorType*>& 
   return all.shape;
 }
 
-// --- common infer functions
-// -----------------------------------------------------------------------
+// --- common infer functions ----------------------------------------------------------------------
 
 const TensorType& first(const CallView& call) {
   for (const NamedArg& arg : call.args())
@@ -177,8 +176,7 @@ Types broadcast_bool(const CallView& call) {
   return {{broadcast_all(call, call.operands()), DType::boolean}};
 }
 
-// --- annotations
-// ----------------------------------------------------------------------------------
+// --- annotations ---------------------------------------------------------------------------------
 
 std::string letter(size_t i) {
   std::string name(1, static_cast<char>('a' + i % 26));
@@ -226,6 +224,18 @@ Texts spatial(const CallView& call) {
   return {annotation(in, out)};
 }
 
+Texts kept_axes(const CallView& call) {
+  const Shape& in = first(call).shape;
+  const Shape out = infer(call)[0].shape;
+  const size_t shift = out.size() - in.size();
+  DimTexts a, b;
+  for (size_t i = 0; i < out.size(); ++i) {
+    const bool kept = i >= shift && in[i - shift] == out[i];
+    if (i >= shift) a.push_back(kept ? letter(i) : std::to_string(in[i - shift]));
+    b.push_back(kept ? letter(i) : std::to_string(out[i]));
+  }
+  return {annotation({a}, {b})};
+}
 Texts aligned(const CallView& call, const std::vector<bool>& frozen) {
   const DimTexts dims = letters(frozen.size(), frozen, "^");
   return {annotation(std::vector<DimTexts>(call.operands().size(), dims),

@@ -28,6 +28,7 @@ class Rows {
 std::vector<OpInfo> elementwise_rows();
 std::vector<OpInfo> reduction_rows();
 std::vector<OpInfo> shape_rows();
+std::vector<OpInfo> cut_rows();  // cat, split, slice, …
 std::vector<OpInfo> index_rows();
 std::vector<OpInfo> creation_rows();
 std::vector<OpInfo> product_rows();  // linear, matmul, attention
@@ -35,7 +36,7 @@ std::vector<OpInfo> norm_rows();     // layer, batch, group norm
 std::vector<OpInfo> spatial_rows();  // convolutions, pooling, resampling
 std::vector<OpInfo> loss_rows();
 
-// --- axes ---------------------------------------------------------------------------------------
+// --- axes ----------------------------------------------------------------------------------------
 
 // Wraps a possibly negative dimension; fails by name when out of range. Rank 0 counts as rank 1.
 size_t axis(const CallView& call, int64_t dim, size_t rank);
@@ -45,7 +46,7 @@ Shape reduced(const Shape& shape, const std::vector<bool>& gone, bool keepdim);
 // The shape asked for, its one -1 filled in; fails when the element counts differ.
 Shape resolve_size(const CallView& call, const Shape& size, int64_t count);
 
-// --- types --------------------------------------------------------------------------------------
+// --- types ---------------------------------------------------------------------------------------
 
 inline constexpr DType kDefaultFloat = DType::f32;
 inline TensorType undefined_output(DType dtype) {
@@ -61,8 +62,7 @@ Shape broadcast_all(const CallView& call, const std::vector<const TensorType*>& 
 [[noreturn]] void misfit(const CallView& call, const TensorType& a, const TensorType& b,
                          std::string_view expected);
 
-// --- common infer functions
-// -----------------------------------------------------------------------
+// --- common infer functions ----------------------------------------------------------------------
 
 const TensorType& first(const CallView& call);   // the first operand
 Types same(const CallView& call);                // one output like the first operand
@@ -70,8 +70,7 @@ Types same_float(const CallView& call);          // … integers become floats
 Types broadcast_promoted(const CallView& call);  // arithmetic of all tensor operands
 Types broadcast_bool(const CallView& call);
 
-// --- annotations
-// ----------------------------------------------------------------------------------
+// --- annotations ---------------------------------------------------------------------------------
 
 // Texts of shapes, put together to an annotation.
 using DimTexts = std::vector<std::string>;
@@ -84,6 +83,9 @@ std::string annotation(const std::vector<DimTexts>& inputs, const std::vector<Di
 
 // All axes of the broadcast shape spatial; axes of size 1 that broadcast are literal.
 Texts spatial(const CallView& call);
+// One input, one output: axes that keep their size are spatial, all others numbers. Aligned from
+// the last.
+Texts kept_axes(const CallView& call);
 // All operands and outputs of one shape, which has `frozen` axes.
 Texts aligned(const CallView& call, const std::vector<bool>& frozen);
 

@@ -16,7 +16,7 @@ constexpr const char* kFormat = "nnscaler graph";
 constexpr int kVersion = 1;
 constexpr int kMaxDepth = 64;
 
-// --- writing ------------------------------------------------------------------------------------
+// --- writing -------------------------------------------------------------------------------------
 
 // JSON has no infinities: those become strings.
 Json real(double x) {
@@ -102,7 +102,7 @@ Json write_node(const Node& n) {
           {"recompute_region", n.context.recompute_region}};
 }
 
-// --- reading ------------------------------------------------------------------------------------
+// --- reading -------------------------------------------------------------------------------------
 
 [[noreturn]] void refuse(const std::string& path, const Json& got, std::string_view expected) {
   std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);

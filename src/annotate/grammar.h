@@ -1,0 +1,106 @@
+// Dimension annotations: how an operator may be split, as text.
+//
+//   m k+, k+ n -> m n        * (h d^) -> * h d^        ?, n^ -> n^        a b : /a -> a b
+//
+// Shapes are separated by commas, dims by spaces. A dim is an identifier, an integer, a bracket
+// group (row-major product of identifiers), or `*` (any number of dims). A whole shape may be `?`:
+// never split. Marks: none = spatial, `+` = contracted by sum, `^` = never split. Behind a shape,
+// `: /id` says that the gradient of this input is not summed when the call is split on id (`/`
+// alone: on any).
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "annotate/op_table.h"
+
+namespace nns::annotate {
+
+enum class Mark { spatial, sum, frozen };
+
+// An identifier, or an integer literal (then `name` is its digits and `literal` its value).
+struct Identifier {
+  std::string name;
+  Mark mark = Mark::spatial;
+  std::optional<int64_t> literal;
+};
+struct Dim {
+  bool star = false;  // `*`; its mark is that of parts[0]
+  bool bracket = false;
+  std::vector<Identifier> parts;  // one, or those of a bracket
+};
+struct ShapeNote {
+  bool ignored = false;  // `?`
+  std::vector<Dim> dims;
+  bool keeps_gradient = false;     // `: /`
+  std::vector<std::string> keeps;  // of `: /id /id`; empty with the flag: any
+};
+
+// A parsed annotation. Marks are made consistent: an identifier inside a bracket that does not lead
+// is frozen wherever it occurs.
+struct Annotation {
+  std::vector<ShapeNote> inputs, outputs;
+
+  // Throws a plan Error "[annotate.grammar] …" that names the text, the position and what was
+  // expected.
+  static Annotation parse(std::string_view text);
+  std::string text() const;
+};
+
+// What a split makes of one tensor.
+struct TensorSplit {
+  enum class Kind { replicate, value, dims } kind = Kind::replicate;
+  std::vector<int> axes;        // of kind dims
+  bool keeps_gradient = false;  // a replicated input whose gradient is not to be summed
+  bool operator==(const TensorSplit&) const = default;
+};
+struct Split {
+  std::string identifier;
+  std::vector<TensorSplit> inputs, outputs;
+};
+
+struct Place {
+  int input = 0, dim = 0;
+  bool operator==(const Place&) const = default;
+};
+
+// An annotation applied to the shapes of one call: `*` expanded, lengths known.
+class Binding {
+ public:
+  // Lengths hidden inside brackets are taken from other dims, or from an integer argument of their
+  // name. Returns nothing when ranks or lengths do not match; `why` then says so.
+  static std::optional<Binding> bind(const Annotation& annotation, const std::vector<Shape>& inputs,
+                                     const std::vector<Shape>& outputs,
+                                     const std::map<std::string, int64_t>& arguments = {},
+                                     std::string* why = nullptr);
+
+  // Identifier on which splitting (input, dim) acts; nothing if that dim is never split. Negative
+  // dims count from the end.
+  std::optional<std::string> identifier(int input, int dim) const;
+  int64_t length(const std::string& identifier) const;
+  // Whether the dim splits into `parts` equal ones; the reason in words if not.
+  std::optional<std::string> refusal(int input, int dim, int64_t parts) const;
+  // What the split does to every tensor; throws a plan Error with the refusal.
+  Split split(int input, int dim, int64_t parts) const;
+  // Every (input, dim) that can be split at all.
+  std::vector<Place> transform_space() const;
+
+ private:
+  std::vector<ShapeNote> inputs_, outputs_;  // stars expanded
+  std::map<std::string, int64_t> lengths_;
+  std::map<std::string, Mark> marks_;
+  const Identifier* leading(const Dim& dim) const;
+};
+
+// The first alternative of a call that fits its shapes, bound. Nothing when the call is never
+// split. Throws an internal Error when there are alternatives but none fits.
+std::optional<Binding> bind(const CallView& call);
+
+// Arguments of a part of a split call: those that spell sizes are rewritten to the local ones.
+// `parts` equal parts; tensors keep their ids.
+std::vector<NamedArg> local_args(const CallView& call, const Split& split, int64_t parts);
+
+}  // namespace nns::annotate
