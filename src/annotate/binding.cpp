@@ -5,6 +5,7 @@
 #include <set>
 
 #include "annotate/grammar.h"
+#include "annotate/rows.h"
 #include "base/error.h"
 
 namespace nns::annotate {
@@ -245,16 +246,38 @@ std::optional<Binding> bind(const CallView& call) {
        call.op(), alternatives.back(), why);
 }
 
-std::vector<NamedArg> local_args(const CallView& call, const Split& split, int64_t parts) {
+namespace {
+
+// The tensor over whose elements a sliced random operator counts: attention draws for its scores.
+Shape drawn_shape(const CallView& call) {
+  Shape shape = first(call).shape;
+  if (const TensorType* keys = call.maybe_tensor("k"))
+    shape.back() = keys->shape.at(keys->shape.size() - 2);
+  return shape;
+}
+
+}  // namespace
+
+std::vector<NamedArg> local_args(const CallView& call, const Split& split, int64_t parts,
+                                 int64_t part) {
   std::vector<NamedArg> args = call.args();
   const OpInfo* row = find(call.op());
-  const bool first_output_cut =
-      !split.outputs.empty() && split.outputs[0].kind == TensorSplit::Kind::dims;
+  const auto cut = [](const std::vector<TensorSplit>& side) {
+    return side.empty() ? std::vector<int>{} : side[0].axes;
+  };
   for (NamedArg& arg : args) {
-    if (row != nullptr && !row->size_arg.empty() && arg.name == row->size_arg && first_output_cut) {
+    if (row != nullptr && !row->size_arg.empty() && arg.name == row->size_arg) {
       Shape shape = infer(call)[0].shape;
-      for (const int axis : split.outputs[0].axes) shape[static_cast<size_t>(axis)] /= parts;
+      for (const int axis : cut(split.outputs)) shape[static_cast<size_t>(axis)] /= parts;
       arg.value = shape;
+    } else if (row != nullptr && row->sliced && (arg.name == "offset" || arg.name == "full")) {
+      const Shape full = call.has("full") ? call.ints("full") : drawn_shape(call);
+      Shape offset = call.has("offset") ? call.ints("offset") : Shape(full.size(), 0);
+      for (const int axis : cut(split.inputs)) {
+        const auto i = static_cast<size_t>(axis);
+        offset[i] += drawn_shape(call)[i] / parts * part;
+      }
+      arg.value = arg.name == "full" ? full : offset;
     } else if (auto* x = std::get_if<int64_t>(&arg.value); x && arg.name == split.identifier) {
       *x /= parts;
     }

@@ -99,8 +99,10 @@ class Binding {
 // split. Throws an internal Error when there are alternatives but none fits.
 std::optional<Binding> bind(const CallView& call);
 
-// Arguments of a part of a split call: those that spell sizes are rewritten to the local ones.
-// `parts` equal parts; tensors keep their ids.
-std::vector<NamedArg> local_args(const CallView& call, const Split& split, int64_t parts);
+// Arguments of part number `part` of `parts` equal ones of a split call: those that spell sizes are
+// rewritten to the local ones, `offset` and `full` of a random operator say where the part lies.
+// Tensors keep their ids.
+std::vector<NamedArg> local_args(const CallView& call, const Split& split, int64_t parts,
+                                 int64_t part);
 
 }  // namespace nns::annotate

@@ -1,6 +1,7 @@
 // nnscaler._C.graph: graphs as userdata with text, JSON, hashes and queries.
 #include "bind/graph.h"
 
+#include "annotate/grammar.h"
 #include "bind/bind.h"
 #include "script/state.h"
 
@@ -175,9 +176,35 @@ int from_json_text(lua_State* L) {  // (text) → graph
   return 1;
 }
 
+// () → rows of the operator table: list of {name, annotated, random, view, constant, mutates}
+int ops(lua_State* L) {
+  push_list(L, annotate::all_ops(), [L](const annotate::OpInfo* row) {
+    lua_createtable(L, 0, 6);
+    set_string(L, "name", row->name);
+    const auto set = [L](const char* key, bool value) {
+      lua_pushboolean(L, value);
+      lua_setfield(L, -2, key);
+    };
+    set("annotated", row->annotations.index() != 0);
+    set("random", row->random);
+    set("view", row->view);
+    set("constant", row->constant);
+    set("mutates", !row->mutates.empty());
+  });
+  return 1;
+}
+
+// (text) → the annotation in its plain form; an error says where it is wrong
+int parse_annotation(lua_State* L) {
+  push_string(L, annotate::Annotation::parse(script::check_string(L, 1)).text());
+  return 1;
+}
+
 int open(lua_State* L) {
   lua_createtable(L, 0, 4);
-  script::set_functions(L, {{"from_json", guarded<from_json_text>}});
+  script::set_functions(L, {{"from_json", guarded<from_json_text>},
+                            {"ops", guarded<ops>},
+                            {"parse_annotation", guarded<parse_annotation>}});
   return 1;
 }
 

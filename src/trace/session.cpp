@@ -11,6 +11,7 @@
 #include "tensor/call.h"
 #include "tensor/door.h"
 #include "tensor/scope.h"
+#include "trace/probe.h"
 #include "trace/recorder.h"
 #include "trace/source.h"
 
@@ -317,6 +318,7 @@ int open_module(lua_State* L) {
                             {"refusal", guarded<refusal>},
                             {"recompute", guarded<recompute>},
                             {"tracing", guarded<tracing>}});
+  add_probe(L);
   return 1;
 }
 
