@@ -63,7 +63,7 @@ bool read_one(Frame& frame, const Want& want, int index, Pass pass, Operand& out
   const int type = lua_type(L, index);
   switch (want.kind) {
     case Kind::tensor:
-      if (Box* box = test_box(L, frame.door, index)) {
+      if (Box* box = test_box_at(L, index)) {
         out = box;
         return true;
       }
@@ -235,7 +235,7 @@ void set_absent(const Want& want, Operand& out) {
 
 std::string shown(Frame& frame, int index) {
   lua_State* L = frame.L;
-  if (Box* box = test_box(L, frame.door, index)) return "a tensor " + to_string(type_of(*box));
+  if (Box* box = test_box_at(L, index)) return "a tensor " + to_string(type_of(*box));
   switch (lua_type(L, index)) {
     case LUA_TSTRING:
       return fmt::format("the string '{}'", text_at(L, index).substr(0, 40));
@@ -383,7 +383,7 @@ bool Frame::integral() {
   if (integral_ >= 0) return integral_ > 0;
   bool seen = false, all = true;
   const auto look = [&](int index) {
-    if (const Box* box = test_box(L, door, index)) {
+    if (const Box* box = test_box_at(L, index)) {
       const DType dtype = type_of(*box).dtype;
       seen = true;
       all = all && !is_floating(dtype) && !is_complex(dtype);

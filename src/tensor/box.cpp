@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <mutex>
 
 #include "script/state.h"
 #include "tensor/door.h"
@@ -11,12 +13,39 @@
 namespace nns::tensor {
 namespace {
 
-std::atomic<int64_t> g_boxes{0}, g_bytes{0};
-
-// Bytes held by boxes of this thread's State, and the mark at which the collector runs: dead boxes
-// may hold 64 MiB or a quarter of what was alive after the last collection.
+// What the boxes of one thread hold. Only that thread writes; whoever reports adds them up. The
+// collector runs when dead boxes may hold 64 MiB or a quarter of what was alive after the last run.
 constexpr int64_t kSlack = int64_t{64} << 20;
-thread_local int64_t t_bytes = 0, t_collect_at = kSlack;
+struct Account {
+  std::atomic<int64_t> boxes{0}, bytes{0};
+  int64_t collect_at = kSlack;
+};
+
+std::mutex g_accounts_mutex;
+std::vector<std::unique_ptr<Account>>& accounts() {
+  static auto* list = new std::vector<std::unique_ptr<Account>>;  // outlives every thread
+  return *list;
+}
+constinit thread_local Account* t_account = nullptr;
+
+Account& account() {
+  if (t_account == nullptr) {
+    const std::lock_guard lock(g_accounts_mutex);
+    t_account = accounts().emplace_back(std::make_unique<Account>()).get();
+  }
+  return *t_account;
+}
+
+void add(std::atomic<int64_t>& counter, int64_t n) noexcept {  // of the one writer
+  counter.store(counter.load(std::memory_order_relaxed) + n, std::memory_order_relaxed);
+}
+
+int64_t total(std::atomic<int64_t> Account::* counter) {
+  const std::lock_guard lock(g_accounts_mutex);
+  int64_t sum = 0;
+  for (const auto& one : accounts()) sum += (one.get()->*counter).load(std::memory_order_relaxed);
+  return sum;
+}
 
 int64_t bytes_first_held(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return 0;
@@ -26,16 +55,11 @@ int64_t bytes_first_held(const at::Tensor& tensor) {
              : static_cast<int64_t>(storage.nbytes());
 }
 
-void account(int64_t bytes) noexcept {
-  t_bytes += bytes;
-  g_bytes.fetch_add(bytes, std::memory_order_relaxed);
-}
-
 Box& new_box(lua_State* L, const Door& door) {
   Box* box = new (lua_newuserdata(L, sizeof(Box))) Box;
+  add(account().boxes, 1);
   lua_rawgeti(L, LUA_REGISTRYINDEX, door.metatable_ref);
   lua_setmetatable(L, -2);
-  g_boxes.fetch_add(1, std::memory_order_relaxed);
   return *box;
 }
 
@@ -47,10 +71,11 @@ void push(lua_State* L, const Door& door, at::Tensor tensor) {
   box.bytes = bytes_first_held(tensor);
   box.real = std::move(tensor);
   if (box.bytes == 0) return;
-  account(box.bytes);
-  if (t_bytes > t_collect_at) {
+  Account& own = account();
+  add(own.bytes, box.bytes);
+  if (own.bytes > own.collect_at) {
     lua_gc(L, LUA_GCCOLLECT, 0);
-    t_collect_at = t_bytes + std::max(kSlack, t_bytes / 4);
+    own.collect_at = own.bytes + std::max<int64_t>(kSlack, own.bytes / 4);
   }
 }
 
@@ -70,7 +95,7 @@ void release(Box& box) noexcept {
   box.real.reset();
   box.traced.reset();
   box.parameter.reset();
-  if (box.bytes != 0) account(-box.bytes);
+  if (box.bytes != 0) add(account().bytes, -box.bytes);
   box.bytes = 0;
   box.released = true;
 }
@@ -79,12 +104,12 @@ void release(Box& box) noexcept {
 int collect_box(lua_State* L) noexcept {
   Box& box = *static_cast<Box*>(lua_touserdata(L, 1));
   release(box);
-  g_boxes.fetch_sub(1, std::memory_order_relaxed);
+  add(account().boxes, -1);
   return 0;
 }
 
 Box* test_box(lua_State* L, int index) noexcept {
-  return test_box(L, door_of(L), index);
+  return test_box_at(L, index);
 }
 
 Box& check_box(lua_State* L, int index) {
@@ -121,10 +146,10 @@ const at::Tensor& check_real(lua_State* L, int index) {
 }
 
 int64_t live_boxes() {
-  return g_boxes.load(std::memory_order_relaxed);
+  return total(&Account::boxes);
 }
 int64_t live_bytes() {
-  return g_bytes.load(std::memory_order_relaxed);
+  return total(&Account::bytes);
 }
 
 // --- types

@@ -49,6 +49,8 @@ struct Parameter {
 };
 
 struct Box {
+  static constexpr uint64_t kMagic = 0x7e4507f1a9c3d28bull;
+  uint64_t magic = kMagic;  // with the size, tells our userdata from others
   at::Tensor real;
   std::shared_ptr<Traced> traced;
   std::shared_ptr<Parameter> parameter;

@@ -11,8 +11,7 @@ namespace nns::tensor {
 class Interceptor;
 
 struct Door {
-  const void* metatable = nullptr;  // of nnscaler.Tensor
-  int metatable_ref = LUA_NOREF;
+  int metatable_ref = LUA_NOREF;  // of nnscaler.Tensor
   Interceptor* interceptor = nullptr;
   Scope scope;
 };
@@ -20,11 +19,11 @@ struct Door {
 // The Door of the State that owns L; made by `open`.
 Door& door_of(lua_State* L);
 
-inline Box* test_box(lua_State* L, const Door& door, int index) noexcept {
-  if (lua_type(L, index) != LUA_TUSERDATA || lua_getmetatable(L, index) == 0) return nullptr;
-  const bool ours = lua_topointer(L, -1) == door.metatable;
-  lua_pop(L, 1);
-  return ours ? static_cast<Box*>(lua_touserdata(L, index)) : nullptr;
+// Cheaper than comparing metatables: two calls into Lua for every tensor argument.
+inline Box* test_box_at(lua_State* L, int index) noexcept {
+  auto* box = static_cast<Box*>(lua_touserdata(L, index));
+  if (box == nullptr || lua_objlen(L, index) != sizeof(Box)) return nullptr;
+  return box->magic == Box::kMagic ? box : nullptr;
 }
 
 // Pushes a tensor (nil if undefined) under a Door at hand.

@@ -2,6 +2,7 @@
 #include <ATen/Context.h>
 
 #include "script/state.h"
+#include "tensor/allocator.h"
 #include "tensor/arguments.h"
 #include "tensor/call.h"
 #include "tensor/calling.h"
@@ -105,6 +106,18 @@ int live(lua_State* L) {  // → boxes, bytes
   lua_pushnumber(L, static_cast<double>(live_bytes()));
   return 2;
 }
+int release_all(lua_State* L) {  // (tensors…): what generated code does at the last use
+  for (int i = lua_gettop(L); i > 0; --i)
+    if (!lua_isnil(L, i)) release(check_box(L, i));
+  return 0;
+}
+int memory(lua_State* L) {  // ([reset]) → live, peak bytes of LibTorch's memory on the CPU
+  const MemoryCount count = cpu_memory();
+  if (lua_toboolean(L, 1) != 0) reset_peak();
+  lua_pushnumber(L, static_cast<double>(count.live));
+  lua_pushnumber(L, static_cast<double>(count.peak));
+  return 2;
+}
 int has_cuda(lua_State* L) {  // → boolean, reason
   const std::string problem = cuda_problem();
   lua_pushboolean(L, problem.empty());
@@ -115,7 +128,6 @@ int has_cuda(lua_State* L) {  // → boolean, reason
 void open_type(lua_State* L, Door& door) {  // [module]
   luaL_newmetatable(L, kTensorType);
   const int meta = lua_gettop(L);
-  door.metatable = lua_topointer(L, meta);
   lua_pushvalue(L, meta);
   door.metatable_ref = luaL_ref(L, LUA_REGISTRYINDEX);
   script::push_string(L, kTensorType);
@@ -149,6 +161,7 @@ int open_module(lua_State* L) {
   lua_setmetatable(L, -2);
   lua_rawset(L, LUA_REGISTRYINDEX);
   script::make_type<at::Generator>(L, kGeneratorType, {});
+  install_allocator();
   // Costs 2 ms each 16 MB; what our programs read they have written.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 
@@ -159,6 +172,8 @@ int open_module(lua_State* L) {
                             {"schemas", guard<schemas>},
                             {"is_tensor", guard<is_tensor>},
                             {"live", guard<live>},
+                            {"memory", guard<memory>},
+                            {"release", guard<release_all>},
                             {"has_cuda", guard<has_cuda>}});
   add_values(L);
   add_parameters(L);

@@ -32,7 +32,7 @@ inline bool read_integer(lua_State* L, int index, int64_t& out) {
 }
 
 inline const at::Tensor* read_tensor(FastFrame& f, int index) {
-  const Box* box = test_box(f.L, f.door, index);
+  const Box* box = test_box_at(f.L, index);
   const at::Tensor* data = box != nullptr ? data_of(*box) : nullptr;
   if (data == nullptr) return nullptr;
   f.seen = true;

@@ -249,6 +249,41 @@ describe('memory of tensors', function()
     assert.matches('was released', message_of(function() return x + 1 end), 1, true)
     assert.equal('tensor(released)', tostring(x))
     x:release()
+    local a, b = T.zeros(10), T.zeros(10)
+    C.release(a, nil, b)
+    assert.equal('released', b.kind)
+  end)
+
+  it('is counted by the allocator, with its peak', function()
+    collectgarbage()
+    C.memory(true)
+    local before = C.memory()
+    for _, n in ipairs { 1, 64, 1000, 3 * 2 ^ 20 } do
+      local x, y = T.empty(n), T.empty(n)
+      local live = C.memory()
+      assert.equal(before + 8 * n, live)
+      x:release()
+      y:release()
+      assert.equal(before, (C.memory()))
+    end
+    local _, peak = C.memory()
+    assert.equal(before + 24 * 2 ^ 20, peak)
+  end)
+
+  it('never gives one block to two tensors', function()
+    local list, kept = {}, {}
+    for round = 1, 20 do
+      for i = 1, 60 do
+        list[i] = T.full({ (i * 37 + round * 101) % 4000 + 1 }, i + 100 * round)
+      end
+      for i = 1, 60 do
+        if i % 3 == 0 then kept[#kept + 1] = { list[i], i + 100 * round } else list[i]:release() end
+      end
+    end
+    for _, entry in ipairs(kept) do
+      assert.equal(entry[2], entry[1]:min():item())
+      assert.equal(entry[2], entry[1]:max():item())
+    end
   end)
 
   it('of dead tensors does not pile up', function()

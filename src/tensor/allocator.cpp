@@ -1,0 +1,138 @@
+// A block is a header of 64 bytes, then the data. Blocks up to 1 MiB go back to a list of their
+// size class in the freeing thread, at most 32 MiB a thread; glibc's aligned allocation costs as
+// much as a small operator.
+#include "tensor/allocator.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/impl/alloc_cpu.h>
+
+#include <algorithm>
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <mutex>
+#include <new>
+#include <utility>
+
+namespace nns::tensor {
+namespace {
+
+constexpr size_t kUnit = 64;  // LibTorch's alignment
+constexpr size_t kLargest = size_t{1} << 20, kCached = size_t{32} << 20;
+constexpr int kLinear = 16, kSteps = 8;  // classes of one unit each, then 8 a power of two
+constexpr int kClasses = kLinear + kSteps * 10 + 1;
+constexpr int kNoClass = -1;
+
+std::atomic<int64_t> g_live{0}, g_peak{0};
+
+struct alignas(kUnit) Header {
+  size_t asked = 0;
+  int size_class = kNoClass;
+  Header* next = nullptr;  // in the list of free blocks
+};
+static_assert(sizeof(Header) == kUnit);
+
+// The class of a block of `size` bytes, and the bytes that blocks of this class have.
+struct SizeClass {
+  int index;
+  size_t bytes;
+};
+SizeClass class_of(size_t size) {
+  const size_t units = (size + kUnit - 1) / kUnit;
+  if (units <= kLinear) return {static_cast<int>(units), units * kUnit};
+  const int octave = std::bit_width(units - 1) - 1;  // 2^octave < units ≤ 2^(octave + 1)
+  const size_t step = (size_t{1} << octave) / kSteps;
+  const size_t part = (units - (size_t{1} << octave) + step - 1) / step;  // 1 … kSteps
+  return {kLinear + (octave - 4) * kSteps + static_cast<int>(part),
+          ((size_t{1} << octave) + part * step) * kUnit};
+}
+
+// Trivially destructible, so that reaching it costs no check; Drain empties it at thread exit.
+struct Cache {
+  Header* heads[kClasses];
+  size_t bytes;
+  bool closed;
+};
+constinit thread_local Cache t_cache{};
+
+struct Drain {
+  bool armed = false;
+  ~Drain() {
+    t_cache.closed = true;
+    for (Header*& head : t_cache.heads)
+      while (head != nullptr) c10::free_cpu(std::exchange(head, head->next));
+  }
+};
+thread_local Drain t_drain;
+
+void count(int64_t bytes) noexcept {
+  const int64_t live = g_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+  int64_t peak = g_peak.load(std::memory_order_relaxed);
+  while (live > peak && !g_peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
+  }
+}
+
+void give_back(void* data) {
+  if (data == nullptr) return;
+  Header* header = static_cast<Header*>(data) - 1;
+  count(-static_cast<int64_t>(header->asked));
+  Cache& cache = t_cache;
+  if (header->size_class == kNoClass || cache.closed) return c10::free_cpu(header);
+  const size_t bytes = class_of(header->asked).bytes;
+  if (cache.bytes + bytes > kCached) return c10::free_cpu(header);
+  if (cache.bytes == 0) t_drain.armed = true;  // constructs it: its destructor runs
+  cache.bytes += bytes;
+  Header*& head = cache.heads[header->size_class];
+  header->next = head;
+  head = header;
+}
+
+class Allocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t size) override {
+    if (size == 0) return {nullptr, nullptr, &give_back, c10::Device(c10::kCPU)};
+    void* data = take(size) + 1;
+    return {data, data, &give_back, c10::Device(c10::kCPU)};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &give_back; }
+  void copy_data(void* to, const void* from, size_t size) const override {
+    default_copy_data(to, from, size);
+  }
+
+ private:
+  static Header* take(size_t size) {
+    SizeClass fit{kNoClass, size};
+    Header* header = nullptr;
+    if (size <= kLargest) {
+      fit = class_of(size);
+      Header*& head = t_cache.heads[fit.index];
+      if (head != nullptr) {
+        header = std::exchange(head, head->next);
+        t_cache.bytes -= fit.bytes;
+      }
+    }
+    if (header == nullptr) header = new (c10::alloc_cpu(fit.bytes + sizeof(Header))) Header;
+    header->asked = size;
+    header->size_class = fit.index;
+    count(static_cast<int64_t>(size));
+    return header;
+  }
+};
+
+}  // namespace
+
+void install_allocator() {
+  static Allocator allocator;
+  static std::once_flag once;
+  std::call_once(once, [] { c10::SetCPUAllocator(&allocator, /*priority=*/1); });
+}
+
+MemoryCount cpu_memory() noexcept {
+  return {g_live.load(std::memory_order_relaxed), g_peak.load(std::memory_order_relaxed)};
+}
+
+void reset_peak() noexcept {
+  g_peak.store(g_live.load());
+}
+
+}  // namespace nns::tensor

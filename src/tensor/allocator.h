@@ -1,0 +1,18 @@
+// LibTorch's memory on the CPU: counted, and small blocks kept by size for the next operator.
+#pragma once
+
+#include <cstdint>
+
+namespace nns::tensor {
+
+struct MemoryCount {
+  int64_t live = 0;  // bytes asked for and not yet freed
+  int64_t peak = 0;  // the most since the start or the last reset
+};
+
+// Makes ours LibTorch's allocator, once a process. Blocks made before keep their own deleter.
+void install_allocator();
+MemoryCount cpu_memory() noexcept;
+void reset_peak() noexcept;
+
+}  // namespace nns::tensor
