@@ -1,4 +1,4 @@
--- Text of tensors, compared with what PyTorch prints (recorded from torch 2.15).
+-- Text of tensors against what PyTorch 2.15 prints.
 local T = require 'nnscaler.tensor'
 
 local cases = {
@@ -218,6 +218,20 @@ tensor([-0., 1.])]=] },
   { 'meta', T.zeros({ 2, 3 }, { device = 'meta' }),
     [=[
 tensor(..., device='meta', size=(2, 3))]=] },
+  { 'complex', T.complex(T.tensor { 1, -2.5 }, T.tensor { -3, 0.5 }),
+    [=[
+tensor([ 1.0000-3.0000j, -2.5000+0.5000j])]=] },
+  { 'complex sum', T.complex(T.arange(1200), -T.arange(1200)):reshape(2, 600),
+    [=[
+tensor([[0.0000e+00-0.0000e+00j, 1.0000e+00-1.0000e+00j, 2.0000e+00-2.0000e+00j,
+          ..., 5.9700e+02-5.9700e+02j, 5.9800e+02-5.9800e+02j,
+         5.9900e+02-5.9900e+02j],
+        [6.0000e+02-6.0000e+02j, 6.0100e+02-6.0100e+02j, 6.0200e+02-6.0200e+02j,
+          ..., 1.1970e+03-1.1970e+03j, 1.1980e+03-1.1980e+03j,
+         1.1990e+03-1.1990e+03j]])]=] },
+  { 'complex 128', T.tensor({ 1, 2 }, { dtype = 'complex128' }),
+    [=[
+tensor([1.+0.j, 2.+0.j], dtype=torch.complex128)]=] },
 }
 
 describe('tostring of a tensor', function()

@@ -18,6 +18,15 @@ local function each(nested, visit)
   for _, item in ipairs(nested) do each(item, visit) end
 end
 
+-- Two nested lists of the same form as one of { a, b } pairs.
+local function pairs_of(a, b, dims)
+  if a == kMore then return kMore end
+  if dims == 0 then return { a, b } end
+  local items = {}
+  for i = 1, #a do items[i] = pairs_of(a[i], b[i], dims - 1) end
+  return items
+end
+
 -- A function from value to text of one width, and that width.
 local function formatter(nested, floating)
   local width = 1
@@ -96,11 +105,18 @@ return function(C, aten)
   local function contents(x, indent)
     if x.device:find('^meta') then return '...' end
     if x:numel() == 0 then return '[]' end
+    local data, summarize = x:detach(), x:numel() > kThreshold
     if x.dtype:find('^complex') then
-      return contents(aten.view_as_real(x), indent)
+      local re, im = shown(aten.real(data), summarize), shown(aten.imag(data), summarize)
+      local re_text, re_width = formatter(re, true)
+      local im_text, im_width = formatter(im, true)
+      local function text(v)
+        local tail = im_text(v[2]):gsub('^ +', '')
+        return re_text(v[1]) .. (tail:find('^[+-]') and '' or '+') .. tail .. 'j'
+      end
+      return render(pairs_of(re, im, x:dim()), x:dim(), indent, text, re_width + im_width + 1)
     end
-    local data = x:detach()
-    local nested = shown(data, x:numel() > kThreshold)
+    local nested = shown(data, summarize)
     local text, width = formatter(nested, x:is_floating_point())
     return render(nested, x:dim(), indent, text, width)
   end
