@@ -71,7 +71,7 @@ std::vector<OpInfo> creation_rows() {
   rows.add({"aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::empty_like"},
            {.infer = like, .annotations = spatial, .constant = true});
   rows.add({"aten::rand_like", "aten::randn_like"},
-           {.infer = like, .annotations = spatial, .random = true, .constant = true});
+           {.infer = like, .random = true, .constant = true});
   rows.add({"aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"},
            {.infer = fresh_as, .size_arg = "size", .constant = true});
   rows.add({"aten::scalar_tensor"}, {.infer = scalar, .constant = true});

@@ -72,6 +72,12 @@ Types cast(const CallView& call) {
   return {{self.shape, call.dtype("dtype").value_or(self.dtype)}};
 }
 
+// `other` gives its dtype only.
+Texts cast_text(const CallView& call) {
+  const std::string dims = join_dims(letters(first(call).shape.size()));
+  return {dims + (call.maybe_tensor("other") != nullptr ? ", ? -> " : " -> ") + dims};
+}
+
 Types view_as_real(const CallView& call) {
   const TensorType& self = first(call);
   if (!is_complex(self.dtype)) call.fail(to_string(self) + " is not complex");
@@ -177,10 +183,16 @@ std::vector<OpInfo> elementwise_rows() {
            {.infer = same_bool, .annotations = spatial, .constant = true});
   rows.add({"aten::glu"}, {.infer = glu, .annotations = glu_text, .flops = activation_flops});
   rows.add({"aten::prelu"}, {.infer = same, .annotations = prelu_text});
-  rows.add({"aten::dropout", "aten::bernoulli.p", "aten::bernoulli"},
-           {.infer = same, .annotations = spatial, .random = true});
-  rows.add({"nnscaler::dropout", "nnscaler::dropout_mask"},
+  rows.add({"aten::dropout"}, {.infer = same, .annotations = spatial, .random = true});
+  // Draws of a generator depend on the order of elements: never split.
+  rows.add({"aten::bernoulli", "aten::bernoulli.p"}, {.infer = same, .random = true});
+  rows.add({"nnscaler::dropout"},
            {.infer = same, .annotations = spatial, .random = true, .sliced = true});
+  rows.add({"nnscaler::dropout_mask"}, {.infer = same_bool,
+                                        .annotations = spatial,
+                                        .random = true,
+                                        .sliced = true,
+                                        .constant = true});
   rows.add({"aten::native_dropout"},
            {.infer = native_dropout, .annotations = spatial, .random = true});
 
@@ -212,7 +224,7 @@ std::vector<OpInfo> elementwise_rows() {
   rows.add({"aten::detach"},
            {.infer = same, .annotations = spatial, .view = true, .constant = true});
   rows.add({"aten::to", "aten::type_as", "aten::_to_copy"},
-           {.infer = cast, .annotations = spatial, .view = true, .identity = true});
+           {.infer = cast, .annotations = cast_text, .view = true, .identity = true});
   rows.add({"aten::view_as_real"},
            {.infer = view_as_real, .annotations = view_as_real_text, .view = true});
   rows.add({"aten::view_as_complex"},

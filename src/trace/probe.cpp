@@ -132,7 +132,8 @@ class Describe : public Probe {
       lua_setfield(L, -3, "annotation");
     }
     lua_setfield(L, -2, "splits");
-    return 1;
+    lua_pushboolean(L, true);  // one result alone might be taken for the operator's own
+    return 2;
   }
 };
 
@@ -157,7 +158,7 @@ class Part : public Probe {
         slice = slice.narrow(axis, part * length, length);
       }
       slices.push_back(std::make_unique<Box>());
-      slices.back()->real = slice;
+      slices.back()->real = slice.contiguous();  // as a rank holds it
     }
     const auto local = annotate::local_args(view, split, parts, part);
     tensor::Call call = whole;
