@@ -117,6 +117,7 @@ std::optional<Binding> Binding::bind(const Annotation& annotation, const std::ve
                               annotation.inputs.size(), annotation.outputs.size(), inputs.size(),
                               outputs.size()));
   Binding b;
+  b.text_ = annotation.text();
   b.inputs_ = annotation.inputs;
   b.outputs_ = annotation.outputs;
   size_t deepest = 0;

@@ -77,6 +77,8 @@ class Binding {
                                      const std::map<std::string, int64_t>& arguments = {},
                                      std::string* why = nullptr);
 
+  // The annotation that was bound.
+  const std::string& text() const { return text_; }
   // Identifier on which splitting (input, dim) acts; nothing if that dim is never split. Negative
   // dims count from the end.
   std::optional<std::string> identifier(int input, int dim) const;
@@ -90,6 +92,7 @@ class Binding {
 
  private:
   std::vector<ShapeNote> inputs_, outputs_;  // stars expanded
+  std::string text_;
   std::map<std::string, int64_t> lengths_;
   std::map<std::string, Mark> marks_;
   const Identifier* leading(const Dim& dim) const;

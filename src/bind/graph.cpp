@@ -171,6 +171,31 @@ int graph_updates(lua_State* L) {  // { {buffer = id, value = id}, … }
   return 1;
 }
 
+// (node id) → {annotation, splits = {{input, dim, identifier, length}}}: how the call may be split;
+// inputs and dims count from 0, splits is empty when it cannot be.
+int graph_splits(lua_State* L) {
+  const Graph& g = check_graph(L, 1);
+  const int64_t id = script::check_int(L, 2);
+  if (id < 0 || id >= static_cast<int64_t>(g.nodes.size()))
+    fail(ErrorKind::plan, "[graph.splits] node {}; expected 0 to {}", id,
+         static_cast<int64_t>(g.nodes.size()) - 1);
+  const annotate::CallView call(g, g.nodes[static_cast<size_t>(id)]);
+  const auto binding = annotate::find(call.op()) == nullptr ? std::nullopt : annotate::bind(call);
+  lua_createtable(L, 0, 2);
+  if (binding) set_string(L, "annotation", binding->text());
+  push_list(L, binding ? binding->transform_space() : std::vector<annotate::Place>{},
+            [&](const annotate::Place& place) {
+              const std::string name = *binding->identifier(place.input, place.dim);
+              lua_createtable(L, 0, 4);
+              set_int(L, "input", place.input);
+              set_int(L, "dim", place.dim);
+              set_string(L, "identifier", name);
+              set_int(L, "length", binding->length(name));
+            });
+  lua_setfield(L, -2, "splits");
+  return 1;
+}
+
 int from_json_text(lua_State* L) {  // (text) → graph
   push_graph(L, graph::from_json(script::check_string(L, 1)));
   return 1;
@@ -218,6 +243,7 @@ void make_graph_type(lua_State* L) {
                              {"name", guarded<graph_name>},
                              {"training", guarded<graph_training>},
                              {"nodes", guarded<graph_nodes>},
+                             {"splits", guarded<graph_splits>},
                              {"values", guarded<graph_values>},
                              {"outputs", guarded<graph_outputs>},
                              {"buffer_updates", guarded<graph_updates>},

@@ -128,7 +128,7 @@ class Describe : public Probe {
         lua_setfield(L, -2, "outputs");
         lua_rawseti(L, -2, ++n);
       }
-      script::push_string(L, annotate::annotations(view).front());
+      script::push_string(L, binding->text());
       lua_setfield(L, -3, "annotation");
     }
     lua_setfield(L, -2, "splits");

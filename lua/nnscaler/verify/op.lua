@@ -10,8 +10,8 @@ local function tensor_like(x)
   return type(x) == 'userdata'
 end
 
--- Results of a call as one flat list with its length: lists of tensors are taken apart, an undefined
--- tensor is nil.
+-- Results of a call as one flat list with its length: lists of tensors are taken apart, an
+-- undefined tensor is nil.
 local function flatten(...)
   local flat, n = {}, 0
   for i = 1, select('#', ...) do
@@ -35,7 +35,8 @@ end
 function M.operator(name)
   local space, op = name:match '^(.-)::(.+)$'
   if not space then
-    fail('usage', 'verify.op', ("'%s' is no operator; expected a name as 'aten::linear'"):format(name))
+    local message = "'%s' is no operator; expected a name as 'aten::linear'"
+    fail('usage', 'verify.op', message:format(name))
   end
   return ops[space][op]
 end
@@ -80,7 +81,9 @@ end
 -- Puts the parts of one output together as the split says.
 local function recombine(split, pieces)
   if split.kind == 'dims' then
-    if #split.axes > 1 then return nil, 'cut along several dims, of which only the diagonal is there' end
+    if #split.axes > 1 then
+      return nil, 'cut along several dims, of which only the diagonal is there'
+    end
     return ops.aten.cat(pieces, split.axes[1])
   end
   if split.kind == 'value' then
@@ -134,8 +137,8 @@ end
 
 ---Checks one call. Its tensors should be float64 where they are floating.
 ---@param op string 'aten::linear'
----@param args table list of arguments with their number in field n; a last table with names is keywords
----@param options { tolerance: number?, types_only: boolean? }? `tolerance` of split against whole, 1e-11
+---@param args table list of arguments, their number in field n; a last table may hold keywords
+---@param options { tolerance: number?, types_only: boolean? }? split against whole: 1e-11
 ---@return nnscaler.verify.Report
 function M.check(op, args, options)
   args.n = args.n or #args

@@ -38,9 +38,16 @@ end
 
 M.families = { 'elementwise', 'reduce', 'shape', 'index', 'nn' }
 
----Returns the example calls of all rows: name → list of { op =, args = { n =, … } }.
+---@class nnscaler.verify.Sample
+---@field op string full name
+---@field args table with their number in field n
+---@field tolerance number? of split against whole
+---@field refused boolean? the table says why the call cannot be traced
+---@field types_only boolean? elements are undefined
+
+---Returns the example calls of all rows by their name.
 ---@param seed integer
----@return table<string, { op: string, args: table, tolerance: number?, refused: boolean?, types_only: boolean? }[]>
+---@return table<string, nnscaler.verify.Sample[]>
 function M.all(seed)
   local m = M.maker(seed)
   local rows = {}

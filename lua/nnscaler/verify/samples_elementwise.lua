@@ -6,7 +6,8 @@ return function(add, m)
   local T = require 'nnscaler.tensor'
   local function complex(...) return T.complex(f(...), f(...)) end
 
-  add('neg sign sgn square positive nan_to_num relu relu6 hardtanh', { f(4, 6) }, { i(9, 4) }, { f32() })
+  add('neg sign sgn square positive nan_to_num relu relu6 hardtanh', { f(4, 6) }, { i(9, 4) },
+    { f32() })
   add('ceil floor round trunc frac', { f(4, 6) })
   add('conj_physical real imag angle', { complex(4, 6) })
   add('bitwise_not', { i(9, 4, 6) }, { b(4) })
@@ -30,14 +31,16 @@ return function(add, m)
 
   add('add sub mul maximum minimum fmod remainder logaddexp atan2', { f(4, 6), f(4, 6) },
     { f(4, 6), f(6) }, { f(2, 1, 6), f(4, 1) }, { f(4), f32() })
-  add('add sub mul', { i(9, 4), 2 }, { i(9, 4), 1.5 }, { f(4), 2 }, { i(9, 4), T.scalar(2.5, 'float64') })
+  add('add sub mul', { i(9, 4), 2 }, { i(9, 4), 1.5 }, { f(4), 2 },
+    { i(9, 4), T.scalar(2.5, 'float64') })
   add('add mul', { i(9, 4), b(4) }, { b(4), b(4) }, { b(4), true })
   add('rsub', { f(4, 6), f(6) }, { f(4), 2 })
   add('max.other', { op = 'max.other', f(4, 6), f(6) })
   add('min.other', { op = 'min.other', f(4, 6), f(6) })
   add('floor_divide', { i(9, 4), 2 }, { f(4, 6), pos(6) })
   add('pow', { pos(4, 6), 2 }, { pos(4, 6), f(6) }, { i(9, 4), 2 }, { op = 'pow.Scalar', 2, f(4) })
-  add('bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__', { b(4, 6), b(6) }, { i(9, 4), 3 })
+  add('bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__', { b(4, 6), b(6) },
+    { i(9, 4), 3 })
   add('div divide true_divide', { f(4, 6), pos(6) }, { i(9, 4), 2 }, { f(4), 2 })
   add('div divide', { i(9, 4), 2, { rounding_mode = 'floor' } })
   add('eq ne lt le gt ge', { i(3, 4, 6), i(3, 6) }, { f(4), 0 }, { f(4), f32(4) })

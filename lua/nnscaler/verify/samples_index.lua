@@ -14,10 +14,12 @@ return function(add, m)
   add('scatter_add', { f(4, 6), 1, i(6, 4, 8), f(4, 8) })
   add('index_add', { f(4, 6), 1, i(6, 8), f(4, 8) })
   add('index_copy', { f(4, 6), 1, ints { 5, 0 }, f(4, 2) })
-  add('index_fill', { f(4, 6), 1, ints { 5, 0 }, 1.5 }, { f(4, 6), 0, ints { 1 }, T.scalar(2, 'float64') })
+  add('index_fill', { f(4, 6), 1, ints { 5, 0 }, 1.5 },
+    { f(4, 6), 0, ints { 1 }, T.scalar(2, 'float64') })
   add('index', { f(4, 6), { i(4, 8) } }, { f(4, 6, 2), { i(4, 8, 2), i(6, 2) } },
     { f(4, 6, 2), { false, i(6, 4) } })
-  add('index_put', { f(4, 6), { ints { 0, 3 } }, f(2, 6) }, { f(4, 6), { i(4, 5), i(6, 5) }, f(5), true })
+  add('index_put', { f(4, 6), { ints { 0, 3 } }, f(2, 6) },
+    { f(4, 6), { i(4, 5), i(6, 5) }, f(5), true })
   add('slice_scatter', { f(4, 6), f(4, 2), 1, 1, 5, 2 })
   add('select_scatter', { f(4, 6), f(4), 1, 2 })
   add('diagonal_scatter', { f(4, 6), f(4) })

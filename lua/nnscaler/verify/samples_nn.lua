@@ -16,14 +16,17 @@ local function products(add, m)
     { '...ik,...jk->...ij', { f(2, 4, 6), f(2, 8, 6) } }, { 'ij->ji', { f(4, 6) } })
 
   local q, k, v = f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 6)
-  add('scaled_dot_product_attention', { q, k, v }, { q, k, v, b(6, 10):logical_or(b(6, 10):mul(0):eq(0)) },
-    { f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), { is_causal = true } }, { q, k, v, f(2, 1, 6, 10) },
+  add('scaled_dot_product_attention', { q, k, v },
+    { q, k, v, b(6, 10):logical_or(b(6, 10):mul(0):eq(0)) },
+    { f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), { is_causal = true } },
+    { q, k, v, f(2, 1, 6, 10) },
     { f(2, 4, 6, 8), f(2, 2, 10, 8), f(2, 2, 10, 8), { enable_gqa = true } })
   local same = f(2, 4, 10, 8)
   add('_scaled_dot_product_flash_attention_for_cpu', { q, k, same },
     { q, k, same, 0, false, { attn_mask = f(2, 1, 6, 10) } },
     { f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), 0, true })
-  local out, lse = require('nnscaler.ops').aten._scaled_dot_product_flash_attention_for_cpu(q, k, same)
+  local out, lse = require('nnscaler.ops').aten._scaled_dot_product_flash_attention_for_cpu(q, k,
+    same)
   add('_scaled_dot_product_flash_attention_for_cpu_backward',
     { f(2, 4, 6, 8), q, k, same, out, lse, 0, false })
   add('nnscaler::attention_dropout', { n = 11, q, k, v, nil, 0.5, false, nil, 'a#0', 7, 3, 1 },
@@ -48,7 +51,8 @@ local function norms(add, m)
     { x, f(6), f(6), f(6), pos(6), false, 0.1, 1e-5, false },
     { n = 9, x, nil, nil, nil, nil, true, 0.1, 1e-5, false })
   add('instance_norm', { x, f(6), f(6), f(6), pos(6), true, 0.1, 1e-5, false })
-  add('native_batch_norm _native_batch_norm_legit', { x, f(6), f(6), f(6), pos(6), true, 0.1, 1e-5 },
+  add('native_batch_norm _native_batch_norm_legit', { x, f(6), f(6), f(6), pos(6), true, 0.1,
+    1e-5 },
     { x, f(6), f(6), f(6), pos(6), false, 0.1, 1e-5 })
   add('_native_batch_norm_legit.no_stats', { x, f(6), f(6), true, 0.1, 1e-5 })
   add('_native_batch_norm_legit_functional', { x, f(6), f(6), f(6), pos(6), true, 0.1, 1e-5 })
@@ -63,9 +67,12 @@ end
 
 local function images(add, m)
   local f = m.f
-  add('conv1d', { f(2, 4, 9), f(6, 4, 3) }, { f(2, 4, 9), f(6, 2, 3), f(6), { 2 }, { 1 }, { 1 }, 2 })
-  add('conv2d', { f(2, 4, 8, 9), f(6, 4, 3, 3) }, { f(2, 4, 8, 9), f(6, 4, 3, 3), f(6), { 2, 1 }, { 1, 0 } },
-    { n = 7, f(2, 4, 8, 9), f(6, 2, 3, 3), nil, { 1, 1 }, { 0, 0 }, { 2, 1 }, 2 }, { f(4, 8, 8), f(6, 4, 3, 3) },
+  add('conv1d', { f(2, 4, 9), f(6, 4, 3) }, { f(2, 4, 9), f(6, 2, 3), f(6), { 2 }, { 1 },
+    { 1 }, 2 })
+  add('conv2d', { f(2, 4, 8, 9), f(6, 4, 3, 3) }, { f(2, 4, 8, 9), f(6, 4, 3, 3), f(6), { 2, 1 },
+    { 1, 0 } },
+    { n = 7, f(2, 4, 8, 9), f(6, 2, 3, 3), nil, { 1, 1 }, { 0, 0 }, { 2, 1 }, 2 },
+    { f(4, 8, 8), f(6, 4, 3, 3) },
     { op = 'conv2d.padding', n = 5, f(2, 4, 8, 9), f(6, 4, 3, 3), nil, { 1, 1 }, 'same' })
   add('conv3d', { f(2, 4, 4, 5, 6), f(6, 4, 2, 2, 2) })
   add('conv_transpose1d', { f(2, 4, 5), f(4, 6, 3) })
@@ -84,8 +91,10 @@ local function images(add, m)
       { false, true, false } })
 
   add('max_pool1d avg_pool1d', { f(2, 4, 9), { 2 } })
-  add('max_pool2d', { f(2, 4, 5, 7), { 2, 2 } }, { f(2, 4, 5, 7), { 3, 2 }, { 2, 2 }, { 1, 0 }, { 1, 1 }, true })
-  add('avg_pool2d', { f(2, 4, 5, 7), { 2, 2 } }, { f(2, 4, 5, 7), { 3, 3 }, { 2, 2 }, { 1, 1 }, true })
+  add('max_pool2d', { f(2, 4, 5, 7), { 2, 2 } }, { f(2, 4, 5, 7), { 3, 2 }, { 2, 2 }, { 1, 0 },
+    { 1, 1 }, true })
+  add('avg_pool2d', { f(2, 4, 5, 7), { 2, 2 } }, { f(2, 4, 5, 7), { 3, 3 }, { 2, 2 },
+    { 1, 1 }, true })
   add('max_pool2d_with_indices', { f(2, 4, 5, 7), { 2, 2 } })
   local image = f(2, 4, 4, 6)
   local _, indices = require('nnscaler.ops').aten.max_pool2d_with_indices(image, { 2, 2 })
@@ -109,7 +118,8 @@ local function losses(add, m)
   local scores, classes, weight = f(6, 10), i(10, 6), pos(10)
   for reduction = 0, 2 do
     add('cross_entropy_loss', { scores, classes, weight, reduction },
-      { n = 4, f(2, 10, 4), i(10, 2, 4), nil, reduction }, { n = 4, scores, pos(6, 10), nil, reduction })
+      { n = 4, f(2, 10, 4), i(10, 2, 4), nil, reduction },
+      { n = 4, scores, pos(6, 10), nil, reduction })
     add('nll_loss nll_loss_nd', { scores, classes, weight, reduction })
     add('nll_loss2d', { n = 4, f(2, 10, 4, 4), i(10, 2, 4, 4), nil, reduction })
     add('nll_loss_forward', { scores, classes, weight, reduction, -100 },
@@ -117,8 +127,10 @@ local function losses(add, m)
     add('nll_loss2d_forward', { n = 5, f(2, 10, 4, 4), i(10, 2, 4, 4), nil, reduction, -100 })
     local each = reduction == 0
     local total = T.scalar(5, 'float64')
-    add('nll_loss_backward', { each and f(6) or f(), scores, classes, weight, reduction, -100, total })
-    add('nll_loss2d_backward', { n = 7, each and f(2, 4, 4) or f(), f(2, 10, 4, 4), i(10, 2, 4, 4), nil,
+    add('nll_loss_backward', { each and f(6) or f(), scores, classes, weight, reduction, -100,
+      total })
+    add('nll_loss2d_backward', { n = 7, each and f(2, 4, 4) or f(), f(2, 10, 4, 4), i(10, 2, 4, 4),
+      nil,
       reduction, -100, total })
     add('mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss kl_div',
       { f(4, 6), f(4, 6), reduction })

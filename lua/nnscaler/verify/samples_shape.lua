@@ -3,8 +3,10 @@
 ---@param m nnscaler.verify.Maker
 return function(add, m)
   local f, i = m.f, m.i
-  add('view _unsafe_view reshape', { f(4, 6), { 2, 2, 6 } }, { f(4, 6), { 24 } }, { f(4, 6), { -1, 3 } },
-    { f(4, 6), { 8, 3 } }, { f(6, 4), { 4, 6 } }, { f(1, 4, 1), { 4 } }, { f(2, 4, 6), { 8, 1, 6 } })
+  add('view _unsafe_view reshape', { f(4, 6), { 2, 2, 6 } }, { f(4, 6), { 24 } },
+    { f(4, 6), { -1, 3 } },
+    { f(4, 6), { 8, 3 } }, { f(6, 4), { 4, 6 } }, { f(1, 4, 1), { 4 } },
+    { f(2, 4, 6), { 8, 1, 6 } })
   add('view_as reshape_as', { f(4, 6), f(2, 2, 6) })
   add('flatten', { f(2, 4, 6) }, { f(2, 4, 6), 1 }, { f(2, 4, 6), 0, 1 })
   add('ravel', { f(4, 6) })
@@ -18,7 +20,8 @@ return function(add, m)
   add('mT mH adjoint', { f(2, 4, 6) })
   add('numpy_T', { f(4, 6) })
   add('movedim moveaxis', { f(2, 4, 6), 0, 2 }, { f(2, 4, 6), { 0, 1 }, { 2, 0 } })
-  add('expand broadcast_to', { f(1, 4, 6), { 3, 4, 6 } }, { f(4, 1), { 2, 4, 6 } }, { f(4, 6), { -1, 6 } })
+  add('expand broadcast_to', { f(1, 4, 6), { 3, 4, 6 } }, { f(4, 1), { 2, 4, 6 } },
+    { f(4, 6), { -1, 6 } })
   add('expand_as', { f(4, 1), f(2, 4, 6) })
   add('repeat tile', { f(4, 6), { 2, 1, 3 } }, { f(4, 6), { 1, 2 } })
   add('tile', { f(4, 6), { 2 } })
@@ -41,7 +44,8 @@ return function(add, m)
   add('unbind', { f(4, 6) }, { f(4, 6), 1 })
   add('select', { f(4, 6), 0, -1 }, { f(4, 6), 1, 2 })
   add('narrow', { f(4, 6), 1, 2, 3 }, { f(4, 6), 0, 0, 4 })
-  add('slice', { f(4, 6), 1, 1, 5, 2 }, { n = 4, f(4, 6), 0, nil, nil }, { n = 4, f(4, 6), 1, -3, nil })
+  add('slice', { f(4, 6), 1, 1, 5, 2 }, { n = 4, f(4, 6), 0, nil, nil },
+    { n = 4, f(4, 6), 1, -3, nil })
   add('unfold', { f(4, 6), 1, 3, 2 })
   add('diagonal', { f(4, 6) }, { f(2, 4, 6), 1, 1, 2 })
   add('slice_backward', { f(4, 2), { 4, 6 }, 1, 1, 5, 2 })
