@@ -1,5 +1,6 @@
 // Rows of operators that join tensors and cut them to pieces.
 #include <algorithm>
+#include <cstdlib>
 
 #include "annotate/rows.h"
 
@@ -226,7 +227,7 @@ Types diagonal(const CallView& call) {
   const size_t a = axis(call, call.integer("dim1", 0), in.size());
   const size_t b = axis(call, call.integer("dim2", 1), in.size());
   if (a == b || in.size() < 2) call.fail("the two axes of a diagonal must differ");
-  const int64_t offset = call.integer("offset", 0);
+  const int64_t offset = call.integer("offset", call.integer("diagonal", 0));
   const int64_t rows = in[a] + std::min<int64_t>(0, offset);
   const int64_t columns = in[b] - std::max<int64_t>(0, offset);
   Shape out;
@@ -234,6 +235,13 @@ Types diagonal(const CallView& call) {
     if (i != a && i != b) out.push_back(in[i]);
   out.push_back(std::max<int64_t>(0, std::min(rows, columns)));
   return {{out, first(call).dtype}};
+}
+Types diag(const CallView& call) {  // a vector becomes a matrix, a matrix its diagonal
+  const Shape& in = first(call).shape;
+  if (in.size() == 2) return diagonal(call);
+  if (in.size() != 1) call.fail(to_string(first(call)) + "; expected a vector or a matrix");
+  const int64_t n = in[0] + std::abs(call.integer("diagonal", 0));
+  return {{{n, n}, first(call).dtype}};
 }
 Texts diagonal_text(const CallView& call) {
   const Shape& in = first(call).shape;
@@ -279,6 +287,7 @@ std::vector<OpInfo> cut_rows() {
   rows.add({"aten::unfold"}, {.infer = unfold, .annotations = unfold_text, .view = true});
   rows.add({"aten::diagonal"}, {.infer = diagonal, .annotations = diagonal_text, .view = true});
 
+  rows.add({"aten::diag"}, {.infer = diag});
   return rows.take();
 }
 
