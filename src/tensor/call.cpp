@@ -174,14 +174,19 @@ const Overload& redirect(Door& door, const Overload& from, const Redirect& known
 
 int run_resolved(lua_State* L, Door& door, const Overload& overload, const Call& call,
                  const std::vector<int>& sources) {
-  if (overload.random && draws_hidden(overload, call)) {
+  if (overload.random) {
+    const bool draws = draws_hidden(overload, call);
     for (const Redirect& known : kRedirects)
       if (overload.full_name == known.from) {
+        if (!draws) {  // counts all the same: a graph counts it too
+          door.scope.next_ordinal(overload.full_name);
+          return push_results(L, overload, run(L, overload, call), sources);
+        }
         Call ours;
         const Overload& target = redirect(door, overload, known, call, ours);
         return push_results(L, target, run(L, target, ours), {});
       }
-    refuse_random(overload);
+    if (draws) refuse_random(overload);
   }
   return push_results(L, overload, run(L, overload, call), sources);
 }

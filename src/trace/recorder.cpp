@@ -2,6 +2,7 @@
 // writes go through Places.
 #include "trace/recorder.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
@@ -258,6 +259,9 @@ Arg Recorder::operand_arg(const tensor::Operand& operand, const c10::Argument& d
 int Recorder::record_call(lua_State* L, const tensor::Call& call) {
   const c10::FunctionSchema& schema = call.op->schema();
   const std::string op = tensor::full_name(*call.op);
+  if (at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA))
+    throw Error(ErrorKind::model, fmt::format("[trace.autocast] {} is called under autocast", op),
+                "write the conversions of a traced model: x:to('bfloat16')");
   refuse_data_reader(op);
   if (shape_query(L, op, call)) return 1;
 
