@@ -44,10 +44,10 @@ local function finally(restore, body)
                           traceback = debug.traceback('', 2) },
       debug.getregistry()['nnscaler.Error'])
   end
-  local ok, result = xpcall(body, keep)
+  local ok, result, more = xpcall(body, keep)
   restore()
   if not ok then error(result, 0) end
-  return result
+  return result, more
 end
 
 -- What the recorder must know of a model; a plain function is a model without parameters.
@@ -103,6 +103,7 @@ end
 ---@param args table arguments of forward; `n` counts them where some are nil
 ---@param opts? nnscaler.trace.Opts
 ---@return nnscaler.Graph
+---@return string[] warnings operators that the planner does not know, one a line of the model
 function M.trace(model, args, opts)
   opts = opts or {}
   local training = opts.training ~= false
@@ -110,8 +111,10 @@ function M.trace(model, args, opts)
   spec.training = training
   spec.args = { n = args.n or #args }
   for i = 1, spec.args.n do spec.args[i] = args[i] end
-  local first = finally(forbid_unstable(), function() return record(spec, model, training) end)
-  spec.quiet = true
+  local first, warnings = finally(forbid_unstable(), function()
+    return record(spec, model, training)
+  end)
+  for _, text in ipairs(warnings) do log.warning_once('%s', text) end
   local second = finally(forbid_unstable(), function() return record(spec, model, training) end)
   if first:hash() ~= second:hash() then
     local a, b = first_difference(first:text(), second:text())
@@ -119,7 +122,7 @@ function M.trace(model, args, opts)
       :format(spec.name, a:gsub('^%s+', ''), (b:gsub('^%s+', ''))),
       'forward must not depend on what changes between calls: counters, random numbers, time')
   end
-  return first
+  return first, warnings
 end
 
 local function key_of(value, out)

@@ -126,6 +126,8 @@ Arg to_arg(const IValue& value, const c10::Argument& argument, const std::string
     case TypeKind::MemoryFormatType:
       return format_symbol(static_cast<c10::MemoryFormat>(value.toInt()));
     case TypeKind::DeviceObjType:
+      // A graph does not depend on where it will run.
+      if (argument.real_type()->kind() == TypeKind::OptionalType) return std::monostate{};
       return Symbol{value.toDevice().str()};
     default:
       break;

@@ -5,7 +5,6 @@
 #include <lua.hpp>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "bind/graph.h"
 #include "script/state.h"
 #include "tensor/call.h"
@@ -209,7 +208,7 @@ void each(lua_State* L, int table, const char* key, Visit visit) {
   }
   lua_pop(L, 1);
 }
-// ({ name, training, quiet, model, forward, args, arg_names, parameters, aliases }) → graph.
+// ({ name, training, model, forward, args, arg_names, parameters, aliases }) → graph, warnings.
 // `args` has its length as n; parameters are { {name, parameter}, … }, aliases { {alias, name}, …
 // }.
 int record(lua_State* L) {
@@ -258,11 +257,14 @@ int record(lua_State* L) {
     outputs.push_back(result_of(L, 2 + i, std::to_string(i + 1), recorder, 0));
   if (training) check_loss(outputs, recorder, place);
   graph::Graph graph = recorder.finish(std::move(outputs));
-  if (!script::field_boolean(L, 1, "quiet", false))
-    for (const std::string& text : recorder.warnings())
-      log::write(log::Level::warning, "nnscaler.trace", text);
   bind::push_graph(L, std::move(graph));
-  return 1;
+  const auto& warnings = recorder.warnings();
+  lua_createtable(L, static_cast<int>(warnings.size()), 0);
+  for (size_t i = 0; i < warnings.size(); ++i) {
+    script::push_string(L, warnings[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 2;
 }
 
 Recorder* recorder_of(lua_State* L) {

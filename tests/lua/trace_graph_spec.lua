@@ -257,6 +257,24 @@ describe('a traced model', function()
     assert.are.equal(6, nnscaler.recompute(function(a) return a * 2 end, 3))
   end)
 
+  it('warns of operators that the table does not know, once a line', function()
+    local _, warnings = trace(function(x)
+      for _ = 1, 3 do x = ops.aten.i0(x) end
+      return x:sum()
+    end, { spec { 2 } })
+    assert.are.equal(1, #warnings)
+    for _, piece in ipairs { 'aten::i0 is not in the operator table', 'trace_graph_spec.lua:',
+                             '`for _ = 1, 3 do x = ops.aten.i0(x) end`' } do
+      assert.is_truthy(warnings[1]:find(piece, 1, true))
+    end
+  end)
+
+  it('does not depend on the device of its factories', function()
+    local graph = trace(function(x) return x + T.zeros({ 2 }, { device = x.device }) end,
+      { spec { 2 } }, { training = false })
+    assert.is_truthy(graph:text():find('device=nil', 1, true))
+  end)
+
   it('follows Lua control flow on sizes', function()
     local function program(x)
       for _ = 1, x:size(0) do x = x * 2 end
