@@ -141,6 +141,8 @@ Sharing sharing_of(const std::string& op, const std::vector<NamedArg>& args, siz
       const int64_t end = start + outs[index].shape[dim];
       return {Kind::view, slice(static_cast<int64_t>(dim), start, end)};
     }
+    case View::shape:
+      return {Kind::view, {"aten::reshape", {{"self", ValueRef{}}, {"shape", outs[index].shape}}}};
     default:
       return {Kind::view, as_called};
   }

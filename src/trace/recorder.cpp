@@ -297,7 +297,10 @@ int Recorder::record_call(lua_State* L, const tensor::Call& call) {
 
   const bool identity =
       info != nullptr && annotate::is_identity(annotate::CallView(op, args, type));
-  const std::vector<int> values = emit(op, args, written_types);
+  std::string recorded = op;
+  std::vector<NamedArg> recorded_args = args;
+  forget_strides(recorded, recorded_args, type);
+  const std::vector<int> values = emit(recorded, std::move(recorded_args), written_types);
   const size_t results = values.size() - written.size();
   for (size_t i = 0; i < written.size(); ++i)
     places_.write(written[i], values[results + i], describe(site_));

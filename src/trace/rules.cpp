@@ -80,6 +80,22 @@ void refuse_random(const std::string& op, bool random) {
                 "in a model use F.dropout, or take the random tensor as an input");
 }
 
+void forget_strides(std::string& op, std::vector<graph::NamedArg>& args,
+                    const annotate::CallView::TypeOf& type_of) {
+  graph::Arg shape;
+  if (op == "aten::view" || op == "aten::_unsafe_view") {
+    shape = args.at(1).value;
+  } else if (op == "aten::view_as") {
+    shape = type_of(std::get<graph::ValueRef>(args.at(1).value).id).shape;
+  } else if (op == "aten::unflatten.int") {
+    shape = annotate::infer(annotate::CallView(op, args, type_of)).at(0).shape;
+  } else {
+    return;
+  }
+  op = "aten::reshape";
+  args = {args.at(0), {"shape", shape}};
+}
+
 bool writes_statistics(const std::vector<graph::NamedArg>& args) {
   for (const graph::NamedArg& arg : args)
     if (arg.name == "training" || arg.name == "train" || arg.name == "use_input_stats")

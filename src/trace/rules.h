@@ -15,6 +15,12 @@ void refuse_data_dependent(const annotate::CallView& call);
 // Throws a model Error for operators whose random numbers come from hidden state.
 void refuse_random(const std::string& op, bool random);
 
+// A graph has no strides, so a call that demands some (`view`) is recorded as `reshape`, which
+// serves whatever lowering chooses: changes operator and arguments where that applies. `type_of`
+// gives types of values.
+void forget_strides(std::string& op, std::vector<graph::NamedArg>& args,
+                    const annotate::CallView::TypeOf& type_of);
+
 // Whether the call updates its running statistics (batch_norm and its kin in training mode).
 bool writes_statistics(const std::vector<graph::NamedArg>& args);
 

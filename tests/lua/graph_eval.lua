@@ -1,8 +1,9 @@
 --- Runs a graph node by node through eager operators: what a graph means, with nothing clever.
 local ffi = require 'ffi'
+local C = require 'nnscaler._C.tensor'
+local T = require 'nnscaler.tensor'
 local ops = require 'nnscaler.ops'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
-local T = require 'nnscaler.tensor'
 
 local ctypes = { float32 = 'float', float64 = 'double', int64 = 'int64_t', int32 = 'int32_t' }
 
@@ -14,20 +15,24 @@ local function elements(value)
   return list
 end
 
---- Returns the outputs of forward as a list.
----@param graph nnscaler.Graph without nested outputs
+-- batch_norm writes its statistics; in a graph their new contents are outputs 2 and 3.
+local function with_statistics(call, args)
+  args.running_mean, args.running_var = args.running_mean:clone(), args.running_var:clone()
+  return { call(args), args.running_mean, args.running_var }
+end
+
+--- Returns the values of all tensors of a graph by id. Random operators draw as in the model.
+---@param graph nnscaler.Graph
 ---@param leaves table<string, nnscaler.Tensor> inputs, parameters and buffers by name
----@return nnscaler.Tensor[] outputs
----@return table<integer, nnscaler.Tensor> values by id
+---@return table<integer, nnscaler.Tensor>
 return function(graph, leaves)
-  local values = {}
+  local values, differentiable = {}, {}
   for _, value in ipairs(graph:values()) do
-    if not value.producer then
-      if value.role == 'constant' then
-        values[value.id] = T.tensor(elements(value), { dtype = value.dtype }):reshape(value.shape)
-      else
-        values[value.id] = assert(leaves[value.name], 'no leaf ' .. value.name)
-      end
+    differentiable[value.id] = value.requires_grad
+    if value.role == 'constant' then
+      values[value.id] = T.tensor(elements(value), { dtype = value.dtype }):reshape(value.shape)
+    elseif not value.producer then
+      values[value.id] = assert(leaves[value.name], 'no leaf ' .. value.name)
     end
   end
   local function real(arg)
@@ -37,15 +42,22 @@ return function(graph, leaves)
     for i, item in ipairs(arg) do list[i] = real(item) end
     return list
   end
+  C.reset_ordinals()
   for _, node in ipairs(graph:nodes()) do
-    local args = {}
+    local args, with_grad = {}, false
     for name, arg in sorted_pairs(node.args) do args[name] = real(arg) end
+    for _, id in ipairs(node.outputs) do with_grad = with_grad or differentiable[id] end
     local space, name = node.op:match '^(%w+)::(.+)$'
-    local results = { ops[space][name](args) }
+    local call = ops[space][name]
+    local function run()
+      if name == 'batch_norm' and #node.outputs == 3 then return with_statistics(call, args) end
+      return { call(args) }
+    end
+    C.push_module(node.module)
+    local results = with_grad and run() or T.no_grad(run)
+    C.pop_module()
     if type(results[1]) == 'table' then results = results[1] end
     for i, id in ipairs(node.outputs) do values[id] = results[i] end
   end
-  local outputs = {}
-  for i, output in ipairs(graph:outputs()) do outputs[i] = values[output.value] end
-  return outputs, values
+  return values
 end
