@@ -1,6 +1,5 @@
 --- A GPT as nanoGPT builds it: learned positions, normalisation before each part of a block, output
 --- weights tied to the token embedding. Names of parameters are those of GPT-2.
-local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
 local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
@@ -110,8 +109,7 @@ function GPT:forward(x, y)
       self.block))
   end
   local t = self.transformer
-  local position = T.arange(time, { dtype = 'int64', device = x.device })
-  local hidden = t.drop(t.wte(x) + t.wpe(position))
+  local hidden = t.drop(t.wte(x) + t.wpe.weight:narrow(0, 0, time))
   for _, block in ipairs(t.h) do hidden = block(hidden) end
   local logits = self.lm_head(t.ln_f(hidden))
   if not y then return nil, logits end
