@@ -85,10 +85,11 @@ end
 
 local function record(spec, model, training)
   if type(model) == 'function' then return C.record(spec) end
-  local was_training = model.training
+  local modules, before = model:named_modules(), {}
+  for i, entry in ipairs(modules) do before[i] = entry.module.training end
   if training then model:train() else model:eval() end
   return finally(function()
-    if was_training then model:train() else model:eval() end
+    for i, entry in ipairs(modules) do entry.module.training = before[i] end
   end, function() return C.record(spec) end)
 end
 

@@ -103,8 +103,10 @@ describe('the graph of a GPT', function()
     assert.are.equal(0, attention[1].args.dropout_p)
     assert.is_true(model.training)
     model:eval()
+    model.lm_head.training = true
     trace(model, { ids, ids })
     assert.is_false(model.training)
+    assert.is_true(model.lm_head.training)
     model:train()
   end)
 
