@@ -1,0 +1,123 @@
+-- The same GPT from the same weights on the same batches in PyTorch and here: 50 steps with warm-up,
+-- the cosine's end, accumulation and uneven ignored labels give the same losses, gradient norms,
+-- weights and moments. Weights travel by safetensors both ways.
+local C = require 'nnscaler._C.checkpoint'
+local base = require 'nnscaler._C.base'
+local log = require 'nnscaler.log'
+
+local here = debug.getinfo(1, 'S').source:match '^@(.*)/[^/]*$'
+local cache = os.getenv 'XDG_CACHE_HOME' or (os.getenv 'HOME' or '') .. '/.cache'
+local python = (os.getenv 'NNSCALER_VENV' or cache .. '/nnscaler/venv') .. '/bin/python'
+
+local function shell(command)
+  local pipe = io.popen('(' .. command .. ') 2>&1; echo "exit $?"')
+  local out = pipe:read '*a'
+  pipe:close()
+  return out:match '^(.-)exit (%d+)\n$'
+end
+
+local folder = os.tmpname() .. '.d'
+local reason
+do
+  local said, code = shell(("'%s' -c 'import torch, safetensors.torch'"):format(python))
+  if code ~= '0' then
+    reason = 'no PyTorch in ' .. python .. ': ' .. (said:match '([^\n]+)\n*$' or 'not there')
+  end
+end
+
+local reference = {}
+
+setup(function()
+  if reason then return end
+  log.set_level 'warning'
+  base.make_folder(folder)
+  local said, code = shell(("'%s' '%s/reference.py' '%s'"):format(python, here, folder))
+  assert(code == '0', said)
+  for _, dtype in ipairs { 'float32', 'float64' } do
+    reference[dtype] = C.read_safetensors(('%s/reference-%s.safetensors'):format(folder, dtype))
+  end
+end)
+
+teardown(function()
+  log.set_level 'info'
+  os.execute("rm -rf '" .. folder .. "'")
+end)
+
+local function norm(x) return x:to('float64'):norm():item() end
+
+local function difference(a, b) return norm(a:to('float64') - b:to('float64')) / norm(b) end
+
+local function near(limit, name, a, b)
+  local d = difference(a, b)
+  assert(d <= limit, ('%s differs by %.3g; expected at most %g'):format(name, d, limit))
+end
+
+local function near_numbers(limit, name, ours, theirs)
+  assert.equal(#theirs, #ours)
+  for i, expected in ipairs(theirs) do
+    local d = math.abs(ours[i] - expected) / math.abs(expected)
+    assert(d <= limit, ('%s of step %d is %.17g, PyTorch has %.17g: %.3g apart; expected at most %g')
+      :format(name, i, ours[i], expected, d, limit))
+  end
+end
+
+-- The bias of the keys moves all scores of a query alike, so its gradient is rounding noise, which
+-- Adam turns into steps of some size: weights may differ by as many steps as there were, moments
+-- have to be small.
+local function check_attention_bias(limit, name, ours, theirs, kind)
+  local width = ours:numel() / 3
+  local function part(x, i) return x:slice(0, i * width, (i + 1) * width) end
+  near(limit, name .. ' (query)', part(ours, 0), part(theirs, 0))
+  near(limit, name .. ' (value)', part(ours, 2), part(theirs, 2))
+  if kind == 'w' then
+    local moved = norm(part(ours, 1) - part(theirs, 1))
+    assert(moved <= 50 * 3e-3 * math.sqrt(width), name .. ' (key) moved by ' .. moved)
+  else
+    local size = norm(part(ours, 1))
+    assert(size <= 1e-6, name .. ' (key) is ' .. size)
+  end
+end
+
+local function compare(dtype, eager, limit)
+  if reason then return pending(reason) end
+  if not eager and not pcall(require, 'nnscaler.runtime.program') then
+    return pending 'no program engine'
+  end
+  local run = dofile(here .. '/reference.lua')(folder, dtype, eager)
+  local expected = reference[dtype]
+  near_numbers(limit, 'train_loss', run.losses, expected:read('losses'):tolist())
+  near_numbers(limit, 'gnorm', run.gnorms, expected:read('gnorms'):tolist())
+  local model = C.read_safetensors(run.checkpoint .. '/model.safetensors')
+  local optimizer = C.read_safetensors(run.checkpoint .. '/optimizer.safetensors')
+  local count = 0
+  for _, key in ipairs(expected:names()) do
+    local kind, name = key:match '^([wmv])/(.*)$'
+    if kind then
+      local ours = kind == 'w' and model:read(name)
+        or optimizer:read(name .. (kind == 'm' and '/exp_avg' or '/exp_avg_sq'))
+      local theirs = expected:read(key)
+      assert.same(theirs.shape, ours.shape)
+      assert.equal(dtype, ours.dtype)
+      if name:find 'c_attn.bias' then
+        check_attention_bias(limit, key, ours, theirs, kind)
+      else
+        near(limit, key, ours, theirs)
+      end
+      count = count + 1
+    end
+  end
+  assert.equal(#model:names() * 3, count)
+  local said, code = shell(("'%s' '%s/read_back.py' '%s' '%s/reference-%s.safetensors'"):format(
+    python, here, run.checkpoint, folder, dtype))
+  assert(code == '0', said)
+  local tensors, worst = said:match '^(%d+) tensors, worst (%S+)'
+  assert.equal(count, tonumber(tensors))
+  assert.is_true(tonumber(worst) <= limit)
+end
+
+describe('training equals PyTorch', function()
+  it('in float64, eagerly', function() compare('float64', true, 1e-10) end)
+  it('in float32, eagerly', function() compare('float32', true, 1e-5) end)
+  it('in float64, as a generated program', function() compare('float64', false, 1e-10) end)
+  it('in float32, as a generated program', function() compare('float32', false, 1e-5) end)
+end)
