@@ -54,4 +54,5 @@ return {
     clip_gnorm = 1.0,
   },
   lr_scheduler = { type = 'cosine', args = { warmup_steps = 100, min_lr = 1e-4 } },
+  checkpoint = { every_n_train_steps = 500, keep_last_n_checkpoints = 2 },
 }

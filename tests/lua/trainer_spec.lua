@@ -14,7 +14,7 @@ end
 local function job(changes)
   local t = {
     model = { type = 'mlp', args = { sizes = { 8, 16, 3 }, dropout = 0.1 } },
-    dataset = { train = samples(23), val = samples(9, 1) },
+    dataset = function() return { train = samples(23), val = samples(9, 1) } end,
     micro_batch_size = 2, grad_accumulation_steps = 2, max_train_steps = 20,
     val_every_n_train_steps = 4, seed = 7,
     optimizer = { type = 'adamw', args = { lr = 0.01 }, clip_gnorm = 0.5 },
@@ -83,7 +83,7 @@ describe('a run', function()
       hook[name] = function() seen[#seen + 1] = name end
     end
     runs.trainer(job { max_train_steps = 1, hook = hook, val_every_n_train_steps = 1,
-      max_val_steps = 1, dataset = { train = samples(23), val = samples(1) },
+      max_val_steps = 1, dataset = function() return { train = samples(23), val = samples(1) } end,
       checkpoint = { save_dir = folder } }):run()
     assert.same({
       'after_setup', 'on_train_start', 'on_epoch_start', 'on_step_start', 'before_zero_grad',

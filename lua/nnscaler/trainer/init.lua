@@ -90,7 +90,7 @@ local function draw_curve(t)
     title = ('Loss of %s'):format(t.args.name or 'training'), train = t.history.train,
     val = t.history.val,
   })
-  t:say('info', 'Loss curve: %s', path)
+  t:say('info', 'Loss curve: %s', (path:gsub('^%./', '')))
 end
 
 local function finalize(t)

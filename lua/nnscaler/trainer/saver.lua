@@ -48,7 +48,8 @@ function M.save(t)
   local shown = loss or t.train_loss
   t:say('info', 'Saving checkpoint after %d steps with loss=%s.', t.step, format.short(shown))
   local epoch = batches.position(t.span, t.step - 1)
-  t:say('info', 'Saving checkpoint to %s/%04d-%04d', options.save_dir, epoch, t.step)
+  local folder = options.save_dir:gsub('^%./', '')
+  t:say('info', 'Saving checkpoint to %s/%04d-%04d', folder, epoch, t.step)
   local best = options.save_best and loss ~= nil and loss < t.best_loss
   local before = t.best_loss
   if best then t.best_loss = loss end
