@@ -72,6 +72,8 @@ Batch Windows::batch(int64_t n) const {
   Batch out;
   out.rows = static_cast<int64_t>(at.size());
   out.block = remainder_ > 0 && n == per_epoch_ - 1 ? remainder_ : o.block;
+  out.x.reserve(static_cast<size_t>(out.rows * out.block));
+  out.y.reserve(static_cast<size_t>(out.rows * out.block));
   std::vector<int64_t> window(static_cast<size_t>(out.block) + 1);
   for (const int64_t start : at) {
     tokens_->copy(start, out.block + 1, window.data());

@@ -385,7 +385,7 @@ describe('a save that fails', function()
           weights = { { name = 'w', data = T.full({ 300 }, step) } } })
       end
     ]]):format(dir, dir, dir))
-    for round = 1, 8 do
+    for round = 1, tonumber(os.getenv 'NNSCALER_TEST_KILLS' or 8) do
       shell(("'%s' '%s' > '%s/log' & pid=$!; until grep -q ready '%s/log'; do sleep 0.01; done; "
         .. 'sleep 0.0%d; kill -9 $pid; wait $pid'):format(binary, script, root, root,
         round * 7 % 10))

@@ -1,6 +1,6 @@
 -- The same GPT from the same weights on the same batches in PyTorch and here: 50 steps with
--- warm-up, the cosine's end, accumulation and uneven ignored labels give the same losses, gradient norms,
--- weights and moments. Weights travel by safetensors both ways.
+-- warm-up, the cosine's end, accumulation and uneven ignored labels give the same losses, gradient
+-- norms, weights and moments. Weights travel by safetensors both ways.
 local C = require 'nnscaler._C.checkpoint'
 local base = require 'nnscaler._C.base'
 local log = require 'nnscaler.log'
