@@ -81,6 +81,25 @@ describe('quickstart', function()
   end)
 end)
 
+describe('progress', function()
+  local job = 'run tests/cli/jobs/gpt.lua eager=true threads=1 checkpoint.no_save=true '
+
+  it('is a bar on a terminal', function()
+    local said = shell(("script -qec '%s %s enable_progress_bar=true' /dev/null"):format(binary,
+      job))
+    assert.matches('\r\27%[KEpoch 0:   0%% %D+ 1/%d+ %d+%.%d/s %d:%d+ left, train_loss=', said)
+    assert.matches('Epoch 0: 00020/%d+ train_loss=', said)
+  end)
+
+  it('is a line each n steps elsewhere', function()
+    local said = nnscaler(job .. 'enable_progress_bar=true log_progress_every_n_train_steps=8')
+    local steps = {}
+    for step in said:gmatch 'Epoch 0: (%d+)/%d+ train_loss=' do steps[#steps + 1] = step end
+    assert.same({ '00008', '00016', '00020' }, steps)
+    assert.is_nil(said:find '\r')
+  end)
+end)
+
 describe('nanogpt', function()
   it('has a YAML twin', function()
     local common = ('eager=true threads=1 stop_after_steps=3 max_val_steps=1 '

@@ -95,7 +95,7 @@ end
 
 local function finalize(t)
   process.unwatch_signals()
-  if t.progress then t.progress:finish() end
+  if t.progress then t.progress:clear() end
   for _, logger in ipairs(t.loggers) do logger:finalize() end
   t.hooks:fire('on_finalize', t)
 end

@@ -29,41 +29,39 @@ local function numbers(metrics)
   return table.concat(parts, ', ')
 end
 
---- Shows a step. `force` writes the line whatever the interval.
+--- Shows a step. `force` writes the line, whatever the interval, on a terminal too.
 ---@param epoch integer
 ---@param index integer steps done in the epoch
 ---@param step integer steps done in all
 ---@param metrics table<string, number>
 ---@param force boolean
 function Progress:show(epoch, index, step, metrics, force)
-  if self.bar then return self:draw(epoch, index, metrics, force) end
+  if self.bar and not force then return self:draw(epoch, index, step, metrics) end
   if not force and step % self.options.every ~= 0 then return end
+  self:clear()
   self.options.log.info('Epoch %d: %s/%d %s', epoch, self.digits:format(index), self.per,
     numbers(metrics))
 end
 
-function Progress:draw(epoch, index, metrics, force)
+function Progress:draw(epoch, index, step, metrics)
   local now = base.clock()
-  if self.epoch ~= epoch then self.epoch, self.start, self.from = epoch, now, index - 1 end
-  if not force and now - self.last < kInterval then return end
+  if self.epoch ~= epoch then
+    self.epoch, self.start, self.from = epoch, now - metrics.step_s, index - 1
+  end
+  if now - self.last < kInterval then return end
   self.last = now
   local full = math.floor(kWidth * index / self.per)
-  local rate = (index - self.from) / math.max(now - self.start, 1e-9)
+  local rate = (index - self.from) / (now - self.start)
+  local left = math.min(self.per - index, self.options.total - step)
   base.stderr_write(('\r\27[KEpoch %d: %3d%% %s%s %d/%d %.1f/s %s left, %s'):format(epoch,
     math.floor(100 * index / self.per), ('█'):rep(full), ('░'):rep(kWidth - full), index, self.per,
-    rate, format.duration((self.per - index) / math.max(rate, 1e-9)), numbers(metrics)))
+    rate, format.duration(left / rate), numbers(metrics)))
   self.drawn = true
 end
 
 --- Makes room for a log line.
 function Progress:clear()
   if self.drawn then base.stderr_write '\r\27[K' end
-  self.drawn = false
-end
-
---- Leaves the bar as it stands and goes to a new line.
-function Progress:finish()
-  if self.drawn then base.stderr_write '\n' end
   self.drawn = false
 end
 
