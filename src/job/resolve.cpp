@@ -1,0 +1,292 @@
+// Checks a job against the schema and completes it.
+#include "job/resolve.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "job/parse.h"
+#include "job/schema.h"
+
+namespace nns::job {
+namespace {
+
+using enum Value::Kind;
+
+std::string join(const std::string& path, std::string_view key) {
+  return path.empty() ? std::string(key) : fmt::format("{}.{}", path, key);
+}
+
+bool is_component(const Key& key) {
+  return key.type == Type::component || key.type == Type::hooks;
+}
+
+[[noreturn]] void unknown(const Mark& mark, const std::string& path, const std::string& parent,
+                          const std::vector<std::string>& parameters) {
+  std::vector<std::string> names;
+  for (const Key* sibling : children(parent)) names.emplace_back(sibling->path);
+  if (parent.empty()) names.insert(names.end(), parameters.begin(), parameters.end());
+  std::string near = nearest(path, names);
+  if (near.empty()) {
+    names = all_paths();
+    near = nearest(parent.empty() ? path : path.substr(parent.size() + 1), names);
+  }
+  throw Error(ErrorKind::usage,
+              fmt::format("[job.key] {}: unknown key '{}'", to_string(mark), path),
+              near.empty() ? "docs/configuration.md lists all keys"
+                           : fmt::format("did you mean '{}'?", near));
+}
+
+[[noreturn]] void mistyped(const Value& value, const Key& key, const std::string& expected) {
+  fail(ErrorKind::usage, "[job.type] {}: '{}' is {}; expected {}", to_string(value.mark), key.path,
+       describe(value), expected);
+}
+
+// Whether a plain table of a recipe is the thing itself (a data set with get and len, say), not its
+// description.
+bool is_object(const Value& value) {
+  if (!value.is(map) || value.ref == 0 || value.find("type") != nullptr) return false;
+  return std::any_of(value.fields.begin(), value.fields.end(),
+                     [](const Field& f) { return f.value.is(opaque) && f.value.callable; });
+}
+
+class Resolver {
+ public:
+  Resolver(Value& root, const std::vector<std::string>& parameters)
+      : root_(root), parameters_(parameters) {}
+
+  void run() {
+    shape(root_, "");
+    fill(root_, "");
+    substitute(root_);
+    check(root_, "");
+    rules();
+  }
+
+ private:
+  // Brings components into one form and finds unknown keys.
+  void shape(Value& table, const std::string& path) {
+    std::erase_if(table.fields, [](const Field& f) { return f.value.is(null); });
+    for (Field& f : table.fields) {
+      const std::string full = join(path, f.key);
+      const Key* key = find_key(full);
+      if (key == nullptr) unknown(f.value.mark, full, path, parameters_);
+      if (key->type == Type::group) {
+        if (!f.value.is(map)) mistyped(f.value, *key, "a table");
+        shape(f.value, full);
+      } else if (is_component(*key)) {
+        component(f.value, *key);
+      } else if (key->type == Type::components && f.value.is(list)) {
+        for (Value& item : f.value.items) component(item, *key);
+      }
+    }
+  }
+
+  void component(Value& value, const Key& key) {
+    const bool by_name = key.type == Type::hooks && value.is(map) && value.find("type") == nullptr;
+    if (value.is(opaque) || by_name || is_object(value)) {
+      Value thing = std::move(value);
+      value = Value{};
+      value.mark = thing.mark;
+      value.field("value") = std::move(thing);
+    } else if (value.is(text)) {
+      Value type = std::move(value);
+      value = Value{};
+      value.mark = type.mark;
+      value.field("type") = std::move(type);
+    } else if (!value.is(map)) {
+      mistyped(value, key, "{ type, args }, the name of a module or, in Lua, the thing itself");
+    } else {
+      const std::string path = key.path;
+      const Key* type = find_key(path + ".type");
+      if (value.find("type") == nullptr && std::string_view(type->fallback) == kRequired)
+        throw Error(ErrorKind::usage,
+                    fmt::format("[job.key] {}: '{}' has no type", to_string(value.mark), path),
+                    fmt::format("{}.type: {}", path, type->help));
+      shape(value, path);
+    }
+  }
+
+  // Adds the defaults of keys that are not given.
+  void fill(Value& table, const std::string& path) {
+    for (const Key* key : children(path)) {
+      const std::string name = std::string(key->path).substr(path.empty() ? 0 : path.size() + 1);
+      Value* found = table.find(name);
+      if (key->type == Type::group) {
+        Value& below = table.field(name);
+        if (below.is(null)) below.kind = map;
+        fill(below, key->path);
+      } else if (found != nullptr) {
+        if (is_component(*key)) fill(*found, key->path);
+      } else if (std::string_view(key->fallback) == kRequired) {
+        if (path.empty())
+          throw Error(ErrorKind::usage,
+                      fmt::format("[job.key] {}: '{}' is missing", to_string(table.mark), key->path),
+                      key->help);
+      } else if (*key->fallback != '\0' && !(name == "args" && table.find("value") != nullptr)) {
+        table.field(name) = parse_expression(key->fallback, {"default", 0, 0});
+      }
+    }
+  }
+
+  void check(Value& table, const std::string& path) {
+    for (Field& f : table.fields) {
+      const Key* key = find_key(join(path, f.key));
+      if (key == nullptr) continue;  // `value` of a component
+      check_type(f.value, *key);
+      if (key->type == Type::group || is_component(*key)) check(f.value, key->path);
+    }
+  }
+
+  static void check_type(Value& value, const Key& key) {
+    const bool is_type = std::string_view(key.path).ends_with(".type");
+    switch (key.type) {
+      case Type::boolean:
+        if (!value.is(boolean)) mistyped(value, key, "true or false");
+        break;
+      case Type::integer:
+      case Type::number:
+        if (!value.is(number) || (key.type == Type::integer &&
+                                  std::floor(value.number) != value.number) ||
+            !(value.number >= key.minimum))
+          mistyped(value, key, "a" + std::string(key.type == Type::integer ? "n " : " ") +
+                                   type_text(key));
+        break;
+      case Type::text:
+        if (is_type && value.is(opaque)) break;
+        if (value.spelled && (value.is(number) || value.is(boolean)))
+          value = Value::of_text(value.text, value.mark);
+        if (!value.is(text) || value.text.empty()) mistyped(value, key, "a text");
+        break;
+      case Type::choice: {
+        const std::string words = fmt::format(" {} ", key.choices);
+        if (!value.is(text) || value.text.empty() ||
+            words.find(fmt::format(" {} ", value.text)) == std::string::npos)
+          mistyped(value, key, "one of " + type_text(key));
+        break;
+      }
+      case Type::names:
+        if (value.is(list) ? !std::all_of(value.items.begin(), value.items.end(),
+                                          [](const Value& v) { return v.is(text); })
+                           : !value.is(text))
+          mistyped(value, key, "a text or a list of texts");
+        break;
+      case Type::map:
+        if (!value.is(map) && !value.is(list) && !value.is(opaque)) mistyped(value, key, "a table");
+        break;
+      case Type::function:
+        if (!value.is(opaque) && !value.is(text))
+          mistyped(value, key, "a function, or its module and name");
+        break;
+      case Type::components:
+        if (!value.is(list)) mistyped(value, key, "a list of components");
+        break;
+      case Type::component:
+      case Type::hooks:
+      case Type::group: break;  // done in shape
+    }
+  }
+
+  // --- rules over several keys
+
+  const Value* at(std::string_view path) const {
+    const Value* v = &root_;
+    for (const std::string& part : split_path(path)) {
+      v = v->find(part);
+      if (v == nullptr) return nullptr;
+    }
+    return v;
+  }
+
+  void rules() {
+    if (at("max_epochs") == nullptr && at("max_train_steps") == nullptr)
+      throw Error(ErrorKind::usage,
+                  fmt::format("[job.end] {}: the job has no end", to_string(root_.mark)),
+                  "give max_train_steps or max_epochs");
+    Value& checkpoint = root_.field("checkpoint");
+    const Value* steps = checkpoint.find("every_n_train_steps");
+    const Value* epochs = checkpoint.find("every_n_epochs");
+    if (steps != nullptr && epochs != nullptr)
+      fail(ErrorKind::usage,
+           "[job.checkpoint] {}: checkpoint.every_n_train_steps and checkpoint.every_n_epochs "
+           "exclude each other",
+           to_string(steps->mark));
+    if (steps == nullptr && epochs == nullptr)
+      checkpoint.field("every_n_epochs") = Value::of_number(1, {"default", 0, 0});
+    batches();
+  }
+
+  void batches() {
+    const double micro = at("micro_batch_size")->number;
+    const Value* global = at("global_batch_size");
+    const Value* steps = at("grad_accumulation_steps");
+    if (global == nullptr) {
+      const double n = steps != nullptr ? steps->number : 1;
+      root_.field("grad_accumulation_steps") = Value::of_number(n, {"default", 0, 0});
+      root_.field("global_batch_size") = Value::of_number(micro * n, {"default", 0, 0});
+      return;
+    }
+    const double n = steps != nullptr ? steps->number : global->number / micro;
+    if (micro * n != global->number || std::floor(n) != n)
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("[job.batch] {}: global_batch_size {:.0f} is not micro_batch_size {:.0f}{}",
+                      to_string(global->mark), global->number, micro,
+                      steps != nullptr ? fmt::format(" × grad_accumulation_steps {:.0f}", n)
+                                       : std::string(" times a whole number")),
+          "give two of the three, or make them agree");
+    root_.field("grad_accumulation_steps") = Value::of_number(n, global->mark);
+  }
+
+  Value& root_;
+  const std::vector<std::string>& parameters_;
+};
+
+void dump_into(const Value& value, int depth, std::string& out) {
+  const std::string indent(static_cast<size_t>(depth) * 2, ' ');
+  switch (value.kind) {
+    case null: out += " null\n"; break;
+    case boolean: out += value.boolean ? " true\n" : " false\n"; break;
+    case number: out += fmt::format(" {}\n", number_text(value.number)); break;
+    case opaque: out += fmt::format(" !lua {}\n", value.text); break;
+    case text: {
+      const bool plain = scalar(value.text).is(text) && !value.text.empty() &&
+                         value.text.find_first_of(":#\n'\"[]{},&*!|>%@`") == std::string::npos &&
+                         value.text.front() != ' ' && value.text.front() != '-' &&
+                         value.text.back() != ' ';
+      std::string quoted = value.text;
+      for (size_t i = 0; (i = quoted.find('\'', i)) != std::string::npos; i += 2)
+        quoted.insert(i, "'");
+      out += plain ? fmt::format(" {}\n", value.text) : fmt::format(" '{}'\n", quoted);
+      break;
+    }
+    case list:
+      out += value.items.empty() ? " []\n" : "\n";
+      for (const Value& item : value.items) {
+        out += indent + "-";
+        dump_into(item, depth + 1, out);
+      }
+      break;
+    case map:
+      out += value.fields.empty() ? " {}\n" : "\n";
+      for (const Field& f : value.fields) {
+        out += indent + f.key + ":";
+        dump_into(f.value, depth + 1, out);
+      }
+      break;
+  }
+}
+
+}  // namespace
+
+void resolve(Value& root, const std::vector<std::string>& parameters) {
+  Resolver(root, parameters).run();
+}
+
+std::string dump(const Value& root) {
+  std::string out;
+  dump_into(root, 0, out);
+  return out.substr(out.empty() || out[0] != '\n' ? 0 : 1);
+}
+
+}  // namespace nns::job

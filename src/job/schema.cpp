@@ -1,0 +1,132 @@
+// The table of keys. A row here is the only place where a key is declared: name, type, default,
+// unit, meaning, and whether generated programs depend on it.
+#include "job/schema.h"
+
+#include <fmt/format.h>
+
+#include "job/value.h"
+
+namespace nns::job {
+namespace {
+
+using enum Type;
+
+// clang-format off
+constexpr Key kKeys[] = {
+  // --- what is trained
+  {"model", component, kRequired, "", "The model: its `forward` takes one sample and returns the loss first.", true},
+  {"model.type", text, kRequired, "", "Module that makes the model: found by `require` in the job's folder, then in the library.", true},
+  {"model.args", map, "", "", "Arguments of the constructor.", true},
+  {"forward_args", function, "", "", "`function(sample)` that returns the arguments of `forward`; without it the sample is the one argument.", true},
+  {"dataset", component, kRequired, "", "The samples to learn from."},
+  {"dataset.type", text, kRequired, "", "Module that makes the data set."},
+  {"dataset.args", map, "", "", "Arguments of one constructor call that gives both training and validation data."},
+  {"dataset.train_args", map, "", "", "Arguments of the constructor for training data."},
+  {"dataset.val_args", map, "", "", "Arguments of the constructor for validation data; without them there is no evaluation."},
+  {"init_module", names, "", "", "Modules to `require` before anything else (registered operators, …)."},
+  {"vars", map, "", "", "Values of your own, for `$(vars.name)` elsewhere."},
+
+  // --- how long, in what portions
+  {"micro_batch_size", integer, "1", "samples", "Samples of one forward and backward pass.", true, 1},
+  {"global_batch_size", integer, "", "samples", "Samples of one optimizer step; micro_batch_size · grad_accumulation_steps if not given.", false, 1},
+  {"grad_accumulation_steps", integer, "", "micro-batches", "Micro-batches of one optimizer step; global_batch_size / micro_batch_size if not given.", false, 1},
+  {"max_epochs", integer, "", "epochs", "End of training; one of max_epochs and max_train_steps is needed, the earlier end counts.", false, 1},
+  {"max_train_steps", integer, "", "steps", "End of training in optimizer steps.", false, 1},
+  {"stop_after_steps", integer, "", "steps", "Stops this run early without changing the horizon of the schedule.", false, 1},
+  {"val_every_n_train_steps", integer, "", "steps", "Evaluates each n steps.", false, 1},
+  {"val_every_n_epochs", integer, "1", "epochs", "Evaluates each n epochs.", false, 1},
+  {"max_val_steps", integer, "", "steps", "Evaluates on at most so many global batches; all of the validation data if not given.", false, 1},
+
+  // --- optimizer
+  {"optimizer", component, kRequired, "", "What changes the weights."},
+  {"optimizer.type", text, kRequired, "", "`adamw`, `sgd`, or a module of your own."},
+  {"optimizer.args", map, "", "", "Arguments of the optimizer: `lr`, `betas`, `weight_decay`, …"},
+  {"optimizer.clip_gnorm", number, "0", "", "Greatest norm of all gradients together; 0 only measures it.", false, 0},
+  {"lr_scheduler", component, "", "", "How the learning rate changes; constant if not given."},
+  {"lr_scheduler.type", text, kRequired, "", "`cosine`, `linear`, `constant`, or a module of your own."},
+  {"lr_scheduler.args", map, "", "", "Arguments of the schedule: `warmup_steps`, `min_lr`, …"},
+  {"lr_scheduler.interval", choice, "step", "", "What the schedule counts.", false, -1e300, "step epoch"},
+  {"on_nan", choice, "stop", "", "When the loss is not a number: stop, or skip the step and go on.", false, -1e300, "stop skip"},
+
+  // --- where and how it computes
+  {"device", text, "cpu", "", "`cpu`, `cuda` or `cuda:N`.", true},
+  {"threads", integer, "", "threads", "Threads of one operator; all cores if not given.", false, 1},
+  {"precision", choice, "none", "", "Type of parameters and floating inputs; `none` leaves them as the model made them.", true, -1e300, "none fp32 fp64"},
+  {"eager", boolean, "false", "", "Trains with LibTorch's autograd instead of a generated program: the reference."},
+  {"seed", integer, "0", "", "Seed of everything random.", false, 0},
+  {"gen_savedir", text, "./.nnscaler", "folder", "Where generated programs are written."},
+  {"gen_reuse", choice, "auto", "", "`match`: use a program whose key agrees; `override`: always write anew; `moo`: match or override; `auto`: moo.", false, -1e300, "auto match override moo"},
+
+  // --- checkpoints
+  {"checkpoint", group, "", "", "Saving and resuming."},
+  {"checkpoint.save_dir", text, "./checkpoints", "folder", "Where checkpoints are written."},
+  {"checkpoint.no_save", boolean, "false", "", "Saves nothing."},
+  {"checkpoint.save_last", boolean, "true", "", "Keeps `last` pointing to the newest checkpoint."},
+  {"checkpoint.save_best", boolean, "true", "", "Keeps `best` pointing to the one with the least validation loss."},
+  {"checkpoint.every_n_train_steps", integer, "", "steps", "Saves each n steps; excludes every_n_epochs.", false, 1},
+  {"checkpoint.every_n_epochs", integer, "", "epochs", "Saves each n epochs; 1 if neither is given.", false, 1},
+  {"checkpoint.keep_last_n_checkpoints", integer, "", "checkpoints", "Removes older ones, except those that last and best point to.", false, 1},
+  {"checkpoint.resume_from", text, "", "", "`last`, `best` or the folder of a checkpoint."},
+
+  // --- what is told
+  {"hook", hooks, "", "", "Functions by name that are called during training, or a module that returns them."},
+  {"hook.type", text, "", "", "Module that makes the hooks."},
+  {"hook.args", map, "", "", "Arguments of its constructor."},
+  {"log_level", choice, "info", "", "Least level that is written to the log.", false, -1e300, "debug info warning error off"},
+  {"enable_progress_bar", boolean, "true", "", "Draws a bar when stderr is a terminal."},
+  {"log_progress_every_n_train_steps", integer, "100", "steps", "A log line each n steps when there is no bar.", false, 1},
+  {"metrics", text, "", "file", "Writes one JSON object a step to this file."},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const Key> keys() { return kKeys; }
+
+const Key* find_key(std::string_view path) {
+  for (const Key& key : kKeys)
+    if (key.path == path) return &key;
+  return nullptr;
+}
+
+std::vector<const Key*> children(std::string_view path) {
+  std::vector<const Key*> out;
+  for (const Key& key : kKeys) {
+    const std::string_view p = key.path;
+    const size_t dot = p.rfind('.');
+    const std::string_view parent = dot == std::string_view::npos ? "" : p.substr(0, dot);
+    if (parent == path) out.push_back(&key);
+  }
+  return out;
+}
+
+std::vector<std::string> all_paths() {
+  std::vector<std::string> out;
+  for (const Key& key : kKeys) out.emplace_back(key.path);
+  return out;
+}
+
+std::string type_text(const Key& key) {
+  switch (key.type) {
+    case boolean: return "true or false";
+    case integer:
+      return key.minimum > -1e300 ? fmt::format("integer ≥ {:.0f}", key.minimum) : "integer";
+    case number: return key.minimum > -1e300 ? fmt::format("number ≥ {:.0f}", key.minimum) : "number";
+    case text: return "text";
+    case choice: {
+      std::string out;
+      for (const char* c = key.choices; *c != '\0'; ++c) out += *c == ' ' ? std::string(" | ") : std::string(1, *c);
+      return out;
+    }
+    case names: return "text or list of texts";
+    case map: return "table";
+    case function: return "function";
+    case component: return "component";
+    case components: return "list of components";
+    case hooks: return "table of functions, or component";
+    case group: return "table";
+  }
+  return "";
+}
+
+}  // namespace nns::job
