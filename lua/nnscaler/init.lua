@@ -7,6 +7,19 @@ local parts = {
 
 local M = {}
 
+--- Declares parameters of a recipe: `nnscaler.params { layers = { 4, 'number of blocks' } }`.
+---@param specs table<string, table> name → { default, help, choices = {…}?, min = …?, type = …? }
+---@return table<string, any> values
+function M.params(specs) return require('nnscaler.params').declare(specs) end
+
+--- Makes a trainer from the table that a recipe would return: `nnscaler.Trainer(args):run()`.
+---@param args table keys of docs/configuration.md
+---@param overrides? string[] `key.sub=value`, say from a script's `arg`
+---@return nnscaler.Trainer
+function M.Trainer(args, overrides)
+  return require('nnscaler.trainer').new(require('nnscaler.job').from_table(args, overrides))
+end
+
 return setmetatable(M, {
   __index = function(t, key)
     local module = parts[key]

@@ -34,6 +34,11 @@ class Error : public std::runtime_error {
   std::string message_, hint_, traceback_;
 };
 
+// Whether NNSCALER_DEBUG=1 asks for C++ backtraces and full stacks.
+bool debugging();
+// The C++ stack of the newest Error made on this thread, or "" unless debugging().
+const std::string& last_backtrace();
+
 template <class... Args>
 [[noreturn]] void fail(ErrorKind kind, fmt::format_string<Args...> format, Args&&... args) {
   throw Error(kind, fmt::format(format, std::forward<Args>(args)...));

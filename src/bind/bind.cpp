@@ -4,6 +4,7 @@ namespace nns::bind {
 
 void open_core(lua_State* L) {
   open_base(L);
+  open_job(L);
   open_graph(L);
   open_process(L);
 }

@@ -11,9 +11,13 @@ std::string fallback_text(const Key& key) {
   return *key.fallback == '\0' ? "—" : fmt::format("`{}`", key.fallback);
 }
 
-std::string escape(std::string text) {  // `a | b` would end a table cell
-  for (size_t at = 0; (at = text.find('|', at)) != std::string::npos; at += 2) text.insert(at, "\\");
-  return text;
+std::string escape(std::string_view text) {  // a bar would end the table cell
+  std::string out;
+  for (const char c : text) {
+    if (c == '|') out += '\\';
+    out += c;
+  }
+  return out;
 }
 
 void rows(std::string_view path, std::string& out) {

@@ -254,9 +254,8 @@ void dump_into(const Value& value, int depth, std::string& out) {
                          value.text.find_first_of(":#\n'\"[]{},&*!|>%@`") == std::string::npos &&
                          value.text.front() != ' ' && value.text.front() != '-' &&
                          value.text.back() != ' ';
-      std::string quoted = value.text;
-      for (size_t i = 0; (i = quoted.find('\'', i)) != std::string::npos; i += 2)
-        quoted.insert(i, "'");
+      std::string quoted;
+      for (const char c : value.text) quoted += c == '\'' ? std::string("''") : std::string(1, c);
       out += plain ? fmt::format(" {}\n", value.text) : fmt::format(" '{}'\n", quoted);
       break;
     }

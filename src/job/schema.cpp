@@ -16,11 +16,11 @@ constexpr Key kKeys[] = {
   // --- what is trained
   {"model", component, kRequired, "", "The model: its `forward` takes one sample and returns the loss first.", true},
   {"model.type", text, kRequired, "", "Module that makes the model: found by `require` in the job's folder, then in the library.", true},
-  {"model.args", map, "", "", "Arguments of the constructor.", true},
+  {"model.args", map, "{}", "", "Arguments of the constructor.", true},
   {"forward_args", function, "", "", "`function(sample)` that returns the arguments of `forward`; without it the sample is the one argument.", true},
   {"dataset", component, kRequired, "", "The samples to learn from."},
   {"dataset.type", text, kRequired, "", "Module that makes the data set."},
-  {"dataset.args", map, "", "", "Arguments of one constructor call that gives both training and validation data."},
+  {"dataset.args", map, "{}", "", "Arguments of one constructor call that gives both training and validation data."},
   {"dataset.train_args", map, "", "", "Arguments of the constructor for training data."},
   {"dataset.val_args", map, "", "", "Arguments of the constructor for validation data; without them there is no evaluation."},
   {"init_module", names, "", "", "Modules to `require` before anything else (registered operators, …)."},
@@ -40,11 +40,11 @@ constexpr Key kKeys[] = {
   // --- optimizer
   {"optimizer", component, kRequired, "", "What changes the weights."},
   {"optimizer.type", text, kRequired, "", "`adamw`, `sgd`, or a module of your own."},
-  {"optimizer.args", map, "", "", "Arguments of the optimizer: `lr`, `betas`, `weight_decay`, …"},
+  {"optimizer.args", map, "{}", "", "Arguments of the optimizer: `lr`, `betas`, `weight_decay`, …"},
   {"optimizer.clip_gnorm", number, "0", "", "Greatest norm of all gradients together; 0 only measures it.", false, 0},
   {"lr_scheduler", component, "", "", "How the learning rate changes; constant if not given."},
   {"lr_scheduler.type", text, kRequired, "", "`cosine`, `linear`, `constant`, or a module of your own."},
-  {"lr_scheduler.args", map, "", "", "Arguments of the schedule: `warmup_steps`, `min_lr`, …"},
+  {"lr_scheduler.args", map, "{}", "", "Arguments of the schedule: `warmup_steps`, `min_lr`, …"},
   {"lr_scheduler.interval", choice, "step", "", "What the schedule counts.", false, -1e300, "step epoch"},
   {"on_nan", choice, "stop", "", "When the loss is not a number: stop, or skip the step and go on.", false, -1e300, "stop skip"},
 
@@ -71,7 +71,7 @@ constexpr Key kKeys[] = {
   // --- what is told
   {"hook", hooks, "", "", "Functions by name that are called during training, or a module that returns them."},
   {"hook.type", text, "", "", "Module that makes the hooks."},
-  {"hook.args", map, "", "", "Arguments of its constructor."},
+  {"hook.args", map, "{}", "", "Arguments of its constructor."},
   {"log_level", choice, "info", "", "Least level that is written to the log.", false, -1e300, "debug info warning error off"},
   {"enable_progress_bar", boolean, "true", "", "Draws a bar when stderr is a terminal."},
   {"log_progress_every_n_train_steps", integer, "100", "steps", "A log line each n steps when there is no bar.", false, 1},

@@ -1,0 +1,57 @@
+--- `nnscaler run`: trains a job.
+
+local job = require 'nnscaler.job'
+local log = require 'nnscaler.log'
+local params = require 'nnscaler.params'
+
+local M = {}
+
+---@class nnscaler.run.Opts
+---@field job string path
+---@field changes string[]
+---@field metrics? string
+---@field log_level? string
+---@field print_config? boolean
+
+--- Loads the job that the command line names, with its flags as changes.
+---@param opts nnscaler.run.Opts
+---@return nnscaler.Job
+function M.load(opts)
+  local changes = {}
+  for _, change in ipairs(opts.changes) do changes[#changes + 1] = change end
+  if opts.metrics then changes[#changes + 1] = 'metrics=' .. opts.metrics end
+  if opts.log_level then changes[#changes + 1] = 'log_level=' .. opts.log_level end
+  local loaded = job.load(opts.job, changes)
+  log.set_level(loaded.log_level)
+  return loaded
+end
+
+--- Trains; returns the exit code.
+---@param opts nnscaler.run.Opts
+---@return integer
+function M.run(opts)
+  local loaded = M.load(opts)
+  if opts.print_config then
+    print((loaded:text():gsub('\n$', '')))
+    return 0
+  end
+  require('nnscaler.trainer').new(loaded):run()
+  return 0
+end
+
+--- Prints the parameters of a recipe.
+---@param opts nnscaler.run.Opts
+---@return integer
+function M.help(opts)
+  if not opts.job:find('%.lua$') then return 0 end
+  local ok, err, context = job.evaluate(opts.job, opts.changes)
+  if not ok and #context.declared == 0 then error(err, 0) end
+  if #context.declared == 0 then
+    print(('\n%s declares no parameters of its own.'):format(opts.job))
+  else
+    print(('\nparameters of %s:\n%s'):format(opts.job, params.describe(context)))
+  end
+  return 0
+end
+
+return M

@@ -1,0 +1,194 @@
+--- Jobs: what a recipe or a YAML file says, changed by the command line, checked against the one
+--- schema, complete. The schema is src/job/schema.cpp; docs/configuration.md is made from it.
+
+local base = require 'nnscaler._C.base'
+local core = require 'nnscaler._C.job'
+local fail = require 'nnscaler.fail'
+local params = require 'nnscaler.params'
+
+local M = {}
+
+---@class nnscaler.Job the keys of docs/configuration.md, nested, defaults filled in
+local Job = {}
+Job.__index = Job
+
+-- What a job knows beside its keys; no key may be named so.
+local hidden = setmetatable({}, { __mode = 'k' })
+
+local function finish(source, overrides, declared)
+  local names = {}
+  for _, p in ipairs(declared or {}) do names[#names + 1] = p.name end
+  source.overrides, source.parameters = overrides, names
+  local job, text = core.resolve(source)
+  setmetatable(job, Job)
+  hidden[job] = { file = source.file, text = text, parameters = declared or {} }
+  return job
+end
+
+local function folder_of(path) return path:match('^(.*)/[^/]*$') or '.' end
+
+-- Puts a folder first in the search path of `require`, once.
+local function search_in(folder)
+  local entry = ('%s/?.lua;%s/?/init.lua;'):format(folder, folder)
+  if package.path:sub(1, #entry) ~= entry then package.path = entry .. package.path end
+end
+
+--- Evaluates a recipe. Its folder is on the search path of `require`.
+---@param path string
+---@param overrides string[] those for its parameters are taken
+---@return boolean ok, any result_or_error, nnscaler.params.Context
+function M.evaluate(path, overrides)
+  base.file_read(path, 'job.load')
+  search_in(folder_of(path))
+  return params.during(overrides, function()
+    local chunk, message = loadfile(path)
+    if not chunk then fail('usage', 'job.load', (message:gsub('^%[script%.load%] ', ''))) end
+    return chunk()
+  end)
+end
+
+--- Loads a job file.
+---@param path string a recipe (.lua) or a .yaml file
+---@param overrides? string[] `key.sub=value` and `key.sub!`
+---@return nnscaler.Job
+function M.load(path, overrides)
+  overrides = overrides or {}
+  if path:find('%.lua$') then
+    local ok, result, context = M.evaluate(path, overrides)
+    if not ok then error(result, 0) end
+    local rest = {}
+    for i, change in ipairs(overrides) do
+      if not context.used[i] then rest[#rest + 1] = change end
+    end
+    local text = base.file_read(path, 'job.load')
+    return finish({ file = path, text = text, table = result }, rest, context.declared)
+  elseif path:find('%.ya?ml$') then
+    local text = base.file_read(path, 'job.load')
+    search_in(folder_of(path))
+    return finish({ file = path, text = text, yaml = true }, overrides)
+  end
+  fail('usage', 'job.load', ("'%s' is no job"):format(path), 'a job is a .lua or a .yaml file')
+end
+
+--- Makes a job of a table, as a script does. Places in messages are those of the caller.
+---@param t table
+---@param overrides? string[]
+---@return nnscaler.Job
+function M.from_table(t, overrides)
+  if getmetatable(t) == Job then return t end
+  local level = 2
+  local info = debug.getinfo(level, 'Sl')
+  while info and info.source:find('^@nnscaler/') do
+    level = level + 1
+    info = debug.getinfo(level, 'Sl')
+  end
+  local file = info and info.currentline > 0 and ('%s:%d'):format(info.short_src, info.currentline)
+    or 'table'
+  return finish({ file = file, table = t }, overrides or {})
+end
+
+-- Whether some loader knows the module; an error inside the module is not swallowed.
+local function known(name)
+  if package.loaded[name] ~= nil then return true end
+  for _, loader in ipairs(package.loaders) do
+    if type(loader(name)) == 'function' then return true end
+  end
+  return false
+end
+
+-- Parts of the library where a short name of this kind of thing is looked for.
+local shelves = {
+  model = 'nnscaler.models.', optimizer = 'nnscaler.optim.', dataset = 'nnscaler.data.',
+  lr_scheduler = 'nnscaler.schedules.', hook = 'nnscaler.hooks.',
+}
+
+--- Finds what a `type` names: a module in the job's folder, then in the library; `a.b.Name` may also
+--- be the field Name of module a.b.
+---@param name string
+---@param kind? string top-level key, as 'model'
+---@return any
+function M.find(name, kind)
+  local names = { name, 'nnscaler.' .. name }
+  if shelves[kind] then names[3] = shelves[kind] .. name end
+  for _, candidate in ipairs(names) do
+    if known(candidate) then return require(candidate) end
+  end
+  local parent, field = name:match('^(.*)%.([^.]+)$')
+  for _, candidate in ipairs(parent and { parent, 'nnscaler.' .. parent } or {}) do
+    if known(candidate) then
+      local module = require(candidate)
+      local value = type(module) == 'table' and module[field]
+      if value then return value end
+    end
+  end
+  fail('usage', 'job.type', ("no module '%s'%s"):format(
+    name, kind and (" for '%s.type'"):format(kind) or ''),
+    ('looked for %s, then in %s'):format(table.concat(names, ', '), package.path:match('^[^;]*')
+      :gsub('/%?%.lua$', '')))
+end
+
+local function callable(v)
+  local meta = type(v) == 'table' and getmetatable(v)
+  return type(v) == 'function' or (meta and meta.__call ~= nil)
+end
+
+--- Makes the thing that a component describes: { type, args } calls the constructor, a function
+--- that stands in its place is called, any other value is the thing.
+---@param key string top-level key of the component, as 'model'
+---@param args? table instead of the component's args
+---@return any
+function Job:make(key, args)
+  local component = self[key]
+  if component == nil then return nil end
+  local thing = component.value
+  if thing == nil then
+    local made_by = component.type
+    if type(made_by) == 'string' then made_by = M.find(made_by, key) end
+    if type(made_by) == 'table' and not callable(made_by) then made_by = made_by.new end
+    if not callable(made_by) then
+      fail('usage', 'job.type', ("'%s.type' %s is no constructor"):format(
+        key, tostring(component.type)),
+        'the module must return a function, a class, or a table with a function new')
+    end
+    thing = made_by(args or component.args or {})
+  elseif type(thing) == 'function' then
+    thing = thing()
+  end
+  if thing == nil then
+    fail('usage', 'job.make', ("the constructor of '%s' returned nothing"):format(key))
+  end
+  return thing
+end
+
+--- Returns the job as YAML text; Lua values appear as `!lua` and their place.
+---@return string
+function Job:text() return hidden[self].text end
+
+--- Returns the file that the job was loaded from, or the place of the table.
+---@return string
+function Job:file() return hidden[self].file end
+
+--- Returns the recipe's own parameters: list of { name, default, value, help }.
+---@return table[]
+function Job:parameters() return hidden[self].parameters end
+
+--- Returns a hash of the keys that generated programs depend on.
+---@return string 16 hexadecimal digits
+function Job:program_key()
+  local parts = {}
+  for _, key in ipairs(core.keys()) do
+    if key.programs then
+      local value = self
+      for part in key.path:gmatch('[^.]+') do
+        value = type(value) == 'table' and value[part] or nil
+      end
+      local kind = type(value)
+      if kind == 'string' or kind == 'number' or kind == 'boolean' then
+        parts[#parts + 1] = ('%s=%s'):format(key.path, tostring(value))
+      end
+    end
+  end
+  return base.hash(table.concat(parts, '\n'))
+end
+
+return M
