@@ -5,6 +5,7 @@ local base = require 'nnscaler._C.base'
 local core = require 'nnscaler._C.job'
 local fail = require 'nnscaler.fail'
 local params = require 'nnscaler.params'
+local resolve = require 'nnscaler.resolve'
 
 local M = {}
 
@@ -12,7 +13,7 @@ local M = {}
 local Job = {}
 Job.__index = Job
 
--- What a job knows beside its keys; no key may be named so.
+-- What a job knows beside its keys.
 local hidden = setmetatable({}, { __mode = 'k' })
 
 local function finish(source, overrides, declared)
@@ -21,6 +22,12 @@ local function finish(source, overrides, declared)
   source.overrides, source.parameters = overrides, names
   local job, text = core.resolve(source)
   setmetatable(job, Job)
+  for _, name in ipairs(type(job.init_module) == 'table' and job.init_module or { job.init_module }) do
+    resolve({ key = 'init_module', expects = 'anything' }, name)
+  end
+  if type(job.forward_args) == 'string' then
+    job.forward_args = resolve({ key = 'forward_args', expects = 'a function' }, job.forward_args)
+  end
   hidden[job] = { file = source.file, text = text, parameters = declared or {} }
   return job
 end
@@ -85,79 +92,6 @@ function M.from_table(t, overrides)
   local file = info and info.currentline > 0 and ('%s:%d'):format(info.short_src, info.currentline)
     or 'table'
   return finish({ file = file, table = t }, overrides or {})
-end
-
--- Whether some loader knows the module; an error inside the module is not swallowed.
-local function known(name)
-  if package.loaded[name] ~= nil then return true end
-  for _, loader in ipairs(package.loaders) do
-    if type(loader(name)) == 'function' then return true end
-  end
-  return false
-end
-
--- Parts of the library where a short name of this kind of thing is looked for.
-local shelves = {
-  model = 'nnscaler.models.', optimizer = 'nnscaler.optim.', dataset = 'nnscaler.data.',
-  lr_scheduler = 'nnscaler.schedules.', hook = 'nnscaler.hooks.',
-}
-
---- Finds what a `type` names: a module in the job's folder, then in the library; `a.b.Name` may also
---- be the field Name of module a.b.
----@param name string
----@param kind? string top-level key, as 'model'
----@return any
-function M.find(name, kind)
-  local names = { name, 'nnscaler.' .. name }
-  if shelves[kind] then names[3] = shelves[kind] .. name end
-  for _, candidate in ipairs(names) do
-    if known(candidate) then return require(candidate) end
-  end
-  local parent, field = name:match('^(.*)%.([^.]+)$')
-  for _, candidate in ipairs(parent and { parent, 'nnscaler.' .. parent } or {}) do
-    if known(candidate) then
-      local module = require(candidate)
-      local value = type(module) == 'table' and module[field]
-      if value then return value end
-    end
-  end
-  fail('usage', 'job.type', ("no module '%s'%s"):format(
-    name, kind and (" for '%s.type'"):format(kind) or ''),
-    ('looked for %s, then in %s'):format(table.concat(names, ', '), package.path:match('^[^;]*')
-      :gsub('/%?%.lua$', '')))
-end
-
-local function callable(v)
-  local meta = type(v) == 'table' and getmetatable(v)
-  return type(v) == 'function' or (meta and meta.__call ~= nil)
-end
-
---- Makes the thing that a component describes: { type, args } calls the constructor, a function
---- that stands in its place is called, any other value is the thing.
----@param key string top-level key of the component, as 'model'
----@param args? table instead of the component's args
----@return any
-function Job:make(key, args)
-  local component = self[key]
-  if component == nil then return nil end
-  local thing = component.value
-  if thing == nil then
-    local made_by = component.type
-    if type(made_by) == 'string' then made_by = M.find(made_by, key) end
-    if type(made_by) == 'table' and not callable(made_by) then made_by = made_by.new end
-    if not callable(made_by) then
-      fail('usage', 'job.type', ("'%s.type' %s is no constructor"):format(
-        key, tostring(component.type)),
-        'the module must return a function, a class, or a table with a function new')
-    end
-    thing = made_by(args or component.args or {})
-  elseif type(thing) == 'function' then
-    thing = thing()
-  end
-  if thing == nil then
-    fail('usage', 'job.make', ("the constructor of '%s' returned nothing"):format(key))
-  end
-  return thing
 end
 
 --- Returns the job as YAML text; Lua values appear as `!lua` and their place.

@@ -126,14 +126,12 @@ void push_value(lua_State* L, const Value& value, const Kept& kept) {
       }
       return;
     case Kind::map:
+      // An object of the recipe, a data set with functions say, stays the very table.
+      if (value.whole && value.ref > 0) return lua_rawgeti(L, kept.index, value.ref);
       lua_createtable(L, 0, static_cast<int>(value.fields.size()));
       for (const job::Field& f : value.fields) {
         script::push_string(L, f.key);
-        // An object of the recipe stays the very object.
-        if (f.key == "value" && f.value.ref != 0)
-          lua_rawgeti(L, kept.index, f.value.ref);
-        else
-          push_value(L, f.value, kept);
+        push_value(L, f.value, kept);
         lua_rawset(L, -3);
       }
       return;

@@ -21,6 +21,13 @@ bool is_component(const Key& key) {
   return key.type == Type::component || key.type == Type::hooks;
 }
 
+bool holds_components(const Key& key) {
+  return key.type == Type::components || key.type == Type::hooks;
+}
+
+// Marks the table that holds a thing which stands in a component's place.
+constexpr int kWrapped = -1;
+
 [[noreturn]] void unknown(const Mark& mark, const std::string& path, const std::string& parent,
                           const std::vector<std::string>& parameters) {
   std::vector<std::string> names;
@@ -61,9 +68,20 @@ class Resolver {
     substitute(root_);
     check(root_, "");
     rules();
+    for (Field& f : root_.fields) unwrap(f.value);
   }
 
  private:
+  // A thing that stood in a component's place stands there again.
+  static void unwrap(Value& component) {
+    if (Value* thing = component.ref == kWrapped ? component.find("value") : nullptr) {
+      Value out = std::move(*thing);
+      component = std::move(out);
+      component.whole = true;
+    }
+    for (Value& item : component.items) unwrap(item);
+  }
+
   // Brings components into one form and finds unknown keys.
   void shape(Value& table, const std::string& path) {
     std::erase_if(table.fields, [](const Field& f) { return f.value.is(null); });
@@ -74,10 +92,10 @@ class Resolver {
       if (key->type == Type::group) {
         if (!f.value.is(map)) mistyped(f.value, *key, "a table");
         shape(f.value, full);
+      } else if (key->type != Type::component && f.value.is(list) && holds_components(*key)) {
+        for (Value& item : f.value.items) component(item, *key);
       } else if (is_component(*key)) {
         component(f.value, *key);
-      } else if (key->type == Type::components && f.value.is(list)) {
-        for (Value& item : f.value.items) component(item, *key);
       }
     }
   }
@@ -88,6 +106,7 @@ class Resolver {
       Value thing = std::move(value);
       value = Value{};
       value.mark = thing.mark;
+      value.ref = kWrapped;
       value.field("value") = std::move(thing);
     } else if (value.is(text)) {
       Value type = std::move(value);
@@ -117,13 +136,13 @@ class Resolver {
         if (below.is(null)) below.kind = map;
         fill(below, key->path);
       } else if (found != nullptr) {
-        if (is_component(*key)) fill(*found, key->path);
+        if (is_component(*key) && found->ref != kWrapped) fill(*found, key->path);
       } else if (std::string_view(key->fallback) == kRequired) {
         if (path.empty())
           throw Error(ErrorKind::usage,
                       fmt::format("[job.key] {}: '{}' is missing", to_string(table.mark), key->path),
                       key->help);
-      } else if (*key->fallback != '\0' && !(name == "args" && table.find("value") != nullptr)) {
+      } else if (*key->fallback != '\0') {
         table.field(name) = parse_expression(key->fallback, {"default", 0, 0});
       }
     }
@@ -132,9 +151,12 @@ class Resolver {
   void check(Value& table, const std::string& path) {
     for (Field& f : table.fields) {
       const Key* key = find_key(join(path, f.key));
-      if (key == nullptr) continue;  // `value` of a component
       check_type(f.value, *key);
-      if (key->type == Type::group || is_component(*key)) check(f.value, key->path);
+      if (holds_components(*key))
+        for (Value& item : f.value.items)
+          if (item.ref != kWrapped) check(item, key->path);
+      if ((key->type == Type::group || is_component(*key)) && f.value.ref != kWrapped)
+        check(f.value, key->path);
     }
   }
 
@@ -213,29 +235,6 @@ class Resolver {
            to_string(steps->mark));
     if (steps == nullptr && epochs == nullptr)
       checkpoint.field("every_n_epochs") = Value::of_number(1, {"default", 0, 0});
-    batches();
-  }
-
-  void batches() {
-    const double micro = at("micro_batch_size")->number;
-    const Value* global = at("global_batch_size");
-    const Value* steps = at("grad_accumulation_steps");
-    if (global == nullptr) {
-      const double n = steps != nullptr ? steps->number : 1;
-      root_.field("grad_accumulation_steps") = Value::of_number(n, {"default", 0, 0});
-      root_.field("global_batch_size") = Value::of_number(micro * n, {"default", 0, 0});
-      return;
-    }
-    const double n = steps != nullptr ? steps->number : global->number / micro;
-    if (micro * n != global->number || std::floor(n) != n)
-      throw Error(
-          ErrorKind::usage,
-          fmt::format("[job.batch] {}: global_batch_size {:.0f} is not micro_batch_size {:.0f}{}",
-                      to_string(global->mark), global->number, micro,
-                      steps != nullptr ? fmt::format(" × grad_accumulation_steps {:.0f}", n)
-                                       : std::string(" times a whole number")),
-          "give two of the three, or make them agree");
-    root_.field("grad_accumulation_steps") = Value::of_number(n, global->mark);
   }
 
   Value& root_;

@@ -11,7 +11,7 @@ namespace nns::job {
 
 // Completes the tree or throws a usage error with the place and the nearest name. `parameters` are
 // the recipe's own, for suggestions.
-// A component ends as { type, args, … }, or { value, … } where a thing stood in its place.
+// A component ends as { type, args, … }, or as the thing that stood in its place.
 void resolve(Value& root, const std::vector<std::string>& parameters);
 
 // Replaces $(a.b) by the value of that key, or of the environment variable; a text that is nothing

@@ -69,9 +69,13 @@ constexpr Key kKeys[] = {
   {"checkpoint.resume_from", text, "", "", "`last`, `best` or the folder of a checkpoint."},
 
   // --- what is told
-  {"hook", hooks, "", "", "Functions by name that are called during training, or a module that returns them."},
+  {"name", text, "", "", "Title of the run, as on its loss curve."},
+  {"hook", hooks, "", "", "Functions by name that are called during training, a module that returns them, or a list of those."},
   {"hook.type", text, "", "", "Module that makes the hooks."},
   {"hook.args", map, "{}", "", "Arguments of its constructor."},
+  {"log", components, "", "", "Loggers that receive the metrics of each step."},
+  {"log.type", text, kRequired, "", "`jsonl`, `csv`, or a module of your own."},
+  {"log.args", map, "{}", "", "Arguments of the logger: `path`, …"},
   {"log_level", choice, "info", "", "Least level that is written to the log.", false, -1e300, "debug info warning error off"},
   {"enable_progress_bar", boolean, "true", "", "Draws a bar when stderr is a terminal."},
   {"log_progress_every_n_train_steps", integer, "100", "steps", "A log line each n steps when there is no bar.", false, 1},

@@ -31,6 +31,7 @@ struct Value {
   Mark mark;
   int ref = 0;           // Lua value behind an opaque value or a table of a recipe; 0: none
   bool callable = false;  // opaque: a function
+  bool whole = false;     // map: handed on as the very table that `ref` names
   bool spelled = false;  // a scalar from the command line: `text` may be taken where text is expected
 
   bool is(Kind k) const { return kind == k; }
