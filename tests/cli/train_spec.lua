@@ -172,6 +172,13 @@ describe('signals', function()
     assert.matches('Resumed from .*/0000%-0003 after 3 steps', said)
   end)
 
+  it('do not wait for an evaluation', function()
+    local said, code = run 'signal=15 at=6 validating=true'
+    assert.equal(143, code, said)
+    assert.matches('The evaluation after 6 steps was interrupted', said)
+    assert.equal('folder', base.file_exists(folder .. '/ck/0000-0006'))
+  end)
+
   it('leave at once the second time', function()
     local said, code = run 'signal=2 at=3 times=2'
     assert.equal(130, code, said)

@@ -232,6 +232,15 @@ describe('a resumed run', function()
       runs.message(t.run, t))
   end)
 
+  it('warns of another seed', function()
+    runs.trainer(job { max_train_steps = 2, checkpoint = { save_dir = folder } }):run()
+    local t = runs.trainer(job { seed = 8, max_train_steps = 3,
+      checkpoint = { save_dir = folder, resume_from = folder .. '/0000-0002' } })
+    assert.equal(3, t:run().step)
+    assert.matches('warning: .* was written with seed=7, this job has seed=8',
+      table.concat(t.lines, '\n'))
+  end)
+
   it('changes nothing when a tensor does not fit', function()
     runs.trainer(job { max_train_steps = 2, checkpoint = { save_dir = folder } }):run()
     local t = runs.trainer(job { model = { type = 'mlp', args = { sizes = { 8, 15, 3 } } },

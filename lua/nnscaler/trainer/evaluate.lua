@@ -3,10 +3,12 @@ local base = require 'nnscaler._C.base'
 local batches = require 'nnscaler.trainer.batches'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.trainer.format'
+local process = require 'nnscaler._C.process'
 
 local M = {}
 
---- Evaluates the model as it is; returns nothing when there are no validation data.
+--- Evaluates the model as it is; returns nothing when there are no validation data, or when a
+--- signal came meanwhile: who sent it waits for the checkpoint.
 ---@param t nnscaler.Trainer
 ---@return number|nil val_loss
 function M.run(t)
@@ -17,6 +19,10 @@ function M.run(t)
   if t.args.max_val_steps then count = math.min(count, t.args.max_val_steps * t.span.per_step) end
   local total, weight = 0, 0
   for i = 0, count - 1 do
+    if process.pending_signal() then
+      t:say('warning', 'The evaluation after %d steps was interrupted.', t.step)
+      return nil
+    end
     local sample = t.val_loader:get(i)
     hooks:fire('on_val_step_start', t, sample)
     local loss, n, outputs = t.engine:eval_step(sample, { step = t.step, micro = i, seed = t.seed })

@@ -12,10 +12,16 @@ local p = nnscaler.params {
   signal = { 0, 'number of a signal to send to itself' },
   at = { 0, 'after this step' },
   times = { 1, 'so often' },
+  validating = { false, 'send it in the evaluation after that step' },
 }
 
 local text = nnscaler.data.characters(nnscaler.data.shakespeare,
   { block = 16, validation = 0.1, sampling = 'epoch' })
+
+local function send(trainer)
+  if trainer.step ~= p.at then return end
+  for _ = 1, p.times do ffi.C.kill(ffi.C.getpid(), p.signal) end
+end
 
 return {
   model = function()
@@ -37,9 +43,11 @@ return {
       end
       file:close()
     end,
-    on_step_end = function(_, step)
-      if step ~= p.at then return end
-      for _ = 1, p.times do ffi.C.kill(ffi.C.getpid(), p.signal) end
+    on_step_end = function(trainer)
+      if not p.validating then send(trainer) end
+    end,
+    on_val_start = function(trainer)
+      if p.validating then send(trainer) end
     end,
   },
 }
