@@ -16,7 +16,7 @@ Job.__index = Job
 -- What a job knows beside its keys.
 local hidden = setmetatable({}, { __mode = 'k' })
 
-local function finish(source, overrides, declared)
+local function finish(source, overrides, declared, all)
   local names = {}
   for _, p in ipairs(declared or {}) do names[#names + 1] = p.name end
   source.overrides, source.parameters = overrides, names
@@ -28,7 +28,8 @@ local function finish(source, overrides, declared)
   if type(job.forward_args) == 'string' then
     job.forward_args = resolve({ key = 'forward_args', expects = 'a function' }, job.forward_args)
   end
-  hidden[job] = { file = source.file, text = text, parameters = declared or {} }
+  hidden[job] = { file = source.file, text = text, parameters = declared or {},
+    overrides = all or overrides }
   return job
 end
 
@@ -68,7 +69,7 @@ function M.load(path, overrides)
       if not context.used[i] then rest[#rest + 1] = change end
     end
     local text = base.file_read(path, 'job.load')
-    return finish({ file = path, text = text, table = result }, rest, context.declared)
+    return finish({ file = path, text = text, table = result }, rest, context.declared, overrides)
   elseif path:find('%.ya?ml$') then
     local text = base.file_read(path, 'job.load')
     search_in(folder_of(path))
@@ -101,6 +102,10 @@ function Job:text() return hidden[self].text end
 --- Returns the file that the job was loaded from, or the place of the table.
 ---@return string
 function Job:file() return hidden[self].file end
+
+--- Returns the changes that the command line made, as `load` takes them.
+---@return string[]
+function Job:overrides() return hidden[self].overrides end
 
 --- Returns the recipe's own parameters: list of { name, default, value, help }.
 ---@return table[]
