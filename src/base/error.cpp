@@ -33,7 +33,8 @@ std::string readable(const std::string& frame) {
   if (open == std::string::npos || plus == std::string::npos || plus == open + 1) return frame;
   int status = 0;
   const std::unique_ptr<char, void (*)(void*)> name(
-      abi::__cxa_demangle(frame.substr(open + 1, plus - open - 1).c_str(), nullptr, nullptr, &status),
+      abi::__cxa_demangle(frame.substr(open + 1, plus - open - 1).c_str(), nullptr, nullptr,
+                          &status),
       std::free);
   return status == 0 ? frame.substr(0, open + 1) + name.get() + frame.substr(plus) : frame;
 }
@@ -58,7 +59,9 @@ bool debugging() {
   return on;
 }
 
-const std::string& last_backtrace() { return t_backtrace; }
+const std::string& last_backtrace() {
+  return t_backtrace;
+}
 
 std::string_view name_of(ErrorKind kind) {
   for (const auto& [k, name] : kNames)

@@ -73,11 +73,16 @@ Value to_value(lua_State* L, int index, Kept& kept, int depth) {
   if (index < 0) index = lua_gettop(L) + index + 1;
   Value out;
   switch (lua_type(L, index)) {
-    case LUA_TNIL: return out;
-    case LUA_TBOOLEAN: return Value::of_boolean(lua_toboolean(L, index) != 0);
-    case LUA_TNUMBER: return Value::of_number(lua_tonumber(L, index));
-    case LUA_TSTRING: return Value::of_text(check_string(L, index));
-    default: break;
+    case LUA_TNIL:
+      return out;
+    case LUA_TBOOLEAN:
+      return Value::of_boolean(lua_toboolean(L, index) != 0);
+    case LUA_TNUMBER:
+      return Value::of_number(lua_tonumber(L, index));
+    case LUA_TSTRING:
+      return Value::of_text(check_string(L, index));
+    default:
+      break;
   }
   const bool plain = lua_istable(L, index) && lua_getmetatable(L, index) == 0;
   if (lua_istable(L, index) && !plain) lua_pop(L, 1);
@@ -113,11 +118,16 @@ Value to_value(lua_State* L, int index, Kept& kept, int depth) {
 void push_value(lua_State* L, const Value& value, const Kept& kept) {
   luaL_checkstack(L, 4, "table nested too deeply");
   switch (value.kind) {
-    case Kind::null: return lua_pushnil(L);
-    case Kind::boolean: return lua_pushboolean(L, value.boolean);
-    case Kind::number: return lua_pushnumber(L, value.number);
-    case Kind::text: return script::push_string(L, value.text);
-    case Kind::opaque: return lua_rawgeti(L, kept.index, value.ref);
+    case Kind::null:
+      return lua_pushnil(L);
+    case Kind::boolean:
+      return lua_pushboolean(L, value.boolean);
+    case Kind::number:
+      return lua_pushnumber(L, value.number);
+    case Kind::text:
+      return script::push_string(L, value.text);
+    case Kind::opaque:
+      return lua_rawgeti(L, kept.index, value.ref);
     case Kind::list:
       lua_createtable(L, static_cast<int>(value.items.size()), 0);
       for (size_t i = 0; i < value.items.size(); ++i) {
@@ -165,7 +175,8 @@ int resolve(lua_State* L) {
   if (script::field_boolean(L, 1, "yaml", false)) {
     root = job::parse_yaml(text, file);
   } else {
-    const job::Places places = text.empty() ? job::Places{{file, 0, 0}, {}} : job::scan_lua(text, file);
+    const job::Places places =
+        text.empty() ? job::Places{{file, 0, 0}, {}} : job::scan_lua(text, file);
     lua_getfield(L, 1, "table");
     root = to_value(L, -1, kept, 0);
     lua_pop(L, 1);
@@ -222,9 +233,11 @@ int keys(lua_State* L) {  // () → list of { path=, type=, default=, unit=, hel
   int n = 0;
   for (const job::Key& key : job::keys()) {
     lua_createtable(L, 0, 6);
-    const std::pair<const char*, std::string> texts[] = {
-        {"path", key.path}, {"type", job::type_text(key)}, {"default", key.fallback},
-        {"unit", key.unit}, {"help", key.help}};
+    const std::pair<const char*, std::string> texts[] = {{"path", key.path},
+                                                         {"type", job::type_text(key)},
+                                                         {"default", key.fallback},
+                                                         {"unit", key.unit},
+                                                         {"help", key.help}};
     for (const auto& [name, text] : texts) {
       script::push_string(L, text);
       lua_setfield(L, -2, name);
@@ -253,6 +266,8 @@ int open(lua_State* L) {
 
 }  // namespace
 
-void open_job(lua_State* L) { script::preload(L, "nnscaler._C.job", guarded<open>); }
+void open_job(lua_State* L) {
+  script::preload(L, "nnscaler._C.job", guarded<open>);
+}
 
 }  // namespace nns::bind

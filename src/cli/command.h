@@ -23,9 +23,9 @@ struct Command {
   std::vector<Argument> positionals = {};
   std::vector<Argument> options = {};
   std::vector<std::string> examples = {};
-  std::string notes = {};      // further help
-  bool own_help = false;       // --help with a first positional goes to Lua's `help`
-  int (*act)() = nullptr;      // instead of the Lua module
+  std::string notes = {};  // further help
+  bool own_help = false;   // --help with a first positional goes to Lua's `help`
+  int (*act)() = nullptr;  // instead of the Lua module
 };
 
 Command run_command();

@@ -6,8 +6,11 @@ Command generate_command() {
   return {
       .name = "generate",
       .summary = "Sample text from a trained model",
-      .positionals = {{"CHECKPOINT", Takes::text, "folder of a checkpoint, or one with last or best",
-                       {}, true}},
+      .positionals = {{"CHECKPOINT",
+                       Takes::text,
+                       "folder of a checkpoint, or one with last or best",
+                       {},
+                       true}},
       .options = {{"--prompt", Takes::text, "text to go on from", "TEXT"},
                   {"--tokens", Takes::integer, "tokens to sample (200)", "N"},
                   {"--temperature", Takes::number, "0 takes the likeliest token (0.8)", "T"},

@@ -7,8 +7,8 @@
 
 namespace {
 
-// The cause, what to change, then where it happened. A usage error is the person's own line: a stack
-// would only hide it.
+// The cause, what to change, then where it happened. A usage error is the person's own line: a
+// stack would only hide it.
 void report(const nns::Error& e) {
   std::string text = fmt::format("error: {}\n", e.message());
   if (!e.hint().empty()) text += fmt::format("hint: {}\n", e.hint());

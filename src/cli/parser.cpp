@@ -37,8 +37,7 @@ std::string usage(const Command& c) {
 void print_rows(const std::vector<std::pair<std::string, std::string>>& rows) {
   size_t width = 0;
   for (const auto& [left, right] : rows) width = std::max(width, left.size());
-  for (const auto& [left, right] : rows)
-    fmt::print("  {:<{}}  {}\n", left, width, right);
+  for (const auto& [left, right] : rows) fmt::print("  {:<{}}  {}\n", left, width, right);
 }
 
 void print_help(const Command& c) {
@@ -73,9 +72,9 @@ const Command& find_command(const std::string& name) {
     names.push_back(c.name);
   }
   const std::string near = job::nearest(name, names);
-  throw Error(ErrorKind::usage, fmt::format("[cli.command] unknown command '{}'", name),
-              near.empty() ? "nnscaler help lists the commands"
-                           : fmt::format("did you mean '{}'?", near));
+  throw Error(
+      ErrorKind::usage, fmt::format("[cli.command] unknown command '{}'", name),
+      near.empty() ? "nnscaler help lists the commands" : fmt::format("did you mean '{}'?", near));
 }
 
 // What was given, by argument name.
@@ -120,12 +119,14 @@ void parse(const Command& c, CLI::App& app, Given& given, int argc, char** argv)
   }
   for (const std::string& extra : app.remaining()) {
     std::vector<std::string> names;
-    for (const Argument& a : c.options) names.push_back(a.name.substr(a.name.find_last_of(',') + 1));
+    for (const Argument& a : c.options)
+      names.push_back(a.name.substr(a.name.find_last_of(',') + 1));
     const std::string near = job::nearest(extra, names);
-    throw Error(ErrorKind::usage,
-                fmt::format("[cli.{}] {} '{}'", c.name,
-                            extra.rfind('-', 0) == 0 ? "unknown option" : "unexpected argument", extra),
-                near.empty() ? hint : fmt::format("did you mean '{}'?", near));
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("[cli.{}] {} '{}'", c.name,
+                    extra.rfind('-', 0) == 0 ? "unknown option" : "unexpected argument", extra),
+        near.empty() ? hint : fmt::format("did you mean '{}'?", near));
   }
   if (given.help) return;
   for (const Argument& a : c.positionals)

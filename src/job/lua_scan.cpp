@@ -1,5 +1,5 @@
-// Places of the keys in a recipe, by reading its tokens. A recipe may compute its table as it likes;
-// what is written as a literal is found, the rest gets the place of the `return`.
+// Places of the keys in a recipe, by reading its tokens. A recipe may compute its table as it
+// likes; what is written as a literal is found, the rest gets the place of the `return`.
 #include <cctype>
 #include <set>
 
@@ -77,7 +77,8 @@ class Lexer {
     const char c = peek();
     if (std::isalpha(static_cast<unsigned char>(c)) != 0 || c == '_') {
       t.kind = Token::name;
-      while (std::isalnum(static_cast<unsigned char>(peek())) != 0 || peek() == '_') t.text_ += take();
+      while (std::isalnum(static_cast<unsigned char>(peek())) != 0 || peek() == '_')
+        t.text_ += take();
     } else if (std::isdigit(static_cast<unsigned char>(c)) != 0) {
       t.kind = Token::number;
       while (std::isalnum(static_cast<unsigned char>(peek())) != 0 || peek() == '.' ||
@@ -217,6 +218,8 @@ Places scan_lua(std::string_view text, const std::string& file) {
   return Scanner(text, file).run();
 }
 
-void mark_from(Value& value, const Places& places) { mark_below(value, "", places.table, places); }
+void mark_from(Value& value, const Places& places) {
+  mark_below(value, "", places.table, places);
+}
 
 }  // namespace nns::job

@@ -23,8 +23,8 @@ Override parse_override(std::string_view text) {
     fail(ErrorKind::usage, "[job.override] '{}' has an empty name in its key", text);
   out.path = path;
   if (!out.remove)
-    out.value = parse_expression(text.substr(equal + 1),
-                                 {fmt::format("command line, {}", text), 0, 0});
+    out.value =
+        parse_expression(text.substr(equal + 1), {fmt::format("command line, {}", text), 0, 0});
   return out;
 }
 
@@ -37,8 +37,10 @@ Value& item_of(Value& list, const std::string& part, const std::string& path, bo
   const bool number = ec == std::errc() && end == part.data() + part.size();
   if (number && add && index == list.items.size()) list.items.emplace_back();
   if (!number || index >= list.items.size())
-    fail(ErrorKind::usage, "[job.override] command line, {}: no item '{}' in a list of {}; items "
-         "count from 0", path, part, list.items.size());
+    fail(ErrorKind::usage,
+         "[job.override] command line, {}: no item '{}' in a list of {}; items "
+         "count from 0",
+         path, part, list.items.size());
   return list.items[index];
 }
 
@@ -87,11 +89,12 @@ void apply(const Override& change, Value& root) {
       default: {
         std::string whole = parts[0];
         for (size_t k = 1; k < i; ++k) whole += "." + parts[k];
-        throw Error(ErrorKind::usage,
-                    fmt::format("[job.override] command line, {}: '{}' is {} (set at {}); it has no "
-                                "'{}' to set",
-                                change.path, whole, describe(*at), to_string(at->mark), part),
-                    "let the recipe declare a parameter for it: nnscaler.params");
+        throw Error(
+            ErrorKind::usage,
+            fmt::format("[job.override] command line, {}: '{}' is {} (set at {}); it has no "
+                        "'{}' to set",
+                        change.path, whole, describe(*at), to_string(at->mark), part),
+            "let the recipe declare a parameter for it: nnscaler.params");
       }
     }
   }

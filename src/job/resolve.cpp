@@ -139,9 +139,10 @@ class Resolver {
         if (is_component(*key) && found->ref != kWrapped) fill(*found, key->path);
       } else if (std::string_view(key->fallback) == kRequired) {
         if (path.empty())
-          throw Error(ErrorKind::usage,
-                      fmt::format("[job.key] {}: '{}' is missing", to_string(table.mark), key->path),
-                      key->help);
+          throw Error(
+              ErrorKind::usage,
+              fmt::format("[job.key] {}: '{}' is missing", to_string(table.mark), key->path),
+              key->help);
       } else if (*key->fallback != '\0') {
         table.field(name) = parse_expression(key->fallback, {"default", 0, 0});
       }
@@ -168,11 +169,11 @@ class Resolver {
         break;
       case Type::integer:
       case Type::number:
-        if (!value.is(number) || (key.type == Type::integer &&
-                                  std::floor(value.number) != value.number) ||
+        if (!value.is(number) ||
+            (key.type == Type::integer && std::floor(value.number) != value.number) ||
             !(value.number >= key.minimum))
-          mistyped(value, key, "a" + std::string(key.type == Type::integer ? "n " : " ") +
-                                   type_text(key));
+          mistyped(value, key,
+                   "a" + std::string(key.type == Type::integer ? "n " : " ") + type_text(key));
         break;
       case Type::text:
         if (is_type && value.is(opaque)) break;
@@ -205,7 +206,8 @@ class Resolver {
         break;
       case Type::component:
       case Type::hooks:
-      case Type::group: break;  // done in shape
+      case Type::group:
+        break;  // done in shape
     }
   }
 
@@ -244,10 +246,18 @@ class Resolver {
 void dump_into(const Value& value, int depth, std::string& out) {
   const std::string indent(static_cast<size_t>(depth) * 2, ' ');
   switch (value.kind) {
-    case null: out += " null\n"; break;
-    case boolean: out += value.boolean ? " true\n" : " false\n"; break;
-    case number: out += fmt::format(" {}\n", number_text(value.number)); break;
-    case opaque: out += fmt::format(" !lua {}\n", value.text); break;
+    case null:
+      out += " null\n";
+      break;
+    case boolean:
+      out += value.boolean ? " true\n" : " false\n";
+      break;
+    case number:
+      out += fmt::format(" {}\n", number_text(value.number));
+      break;
+    case opaque:
+      out += fmt::format(" !lua {}\n", value.text);
+      break;
     case text: {
       const bool plain = scalar(value.text).is(text) && !value.text.empty() &&
                          value.text.find_first_of(":#\n'\"[]{},&*!|>%@`") == std::string::npos &&

@@ -85,7 +85,9 @@ constexpr Key kKeys[] = {
 
 }  // namespace
 
-std::span<const Key> keys() { return kKeys; }
+std::span<const Key> keys() {
+  return kKeys;
+}
 
 const Key* find_key(std::string_view path) {
   for (const Key& key : kKeys)
@@ -112,23 +114,34 @@ std::vector<std::string> all_paths() {
 
 std::string type_text(const Key& key) {
   switch (key.type) {
-    case boolean: return "true or false";
+    case boolean:
+      return "true or false";
     case integer:
       return key.minimum > -1e300 ? fmt::format("integer ≥ {:.0f}", key.minimum) : "integer";
-    case number: return key.minimum > -1e300 ? fmt::format("number ≥ {:.0f}", key.minimum) : "number";
-    case text: return "text";
+    case number:
+      return key.minimum > -1e300 ? fmt::format("number ≥ {:.0f}", key.minimum) : "number";
+    case text:
+      return "text";
     case choice: {
       std::string out;
-      for (const char* c = key.choices; *c != '\0'; ++c) out += *c == ' ' ? std::string(" | ") : std::string(1, *c);
+      for (const char* c = key.choices; *c != '\0'; ++c)
+        out += *c == ' ' ? std::string(" | ") : std::string(1, *c);
       return out;
     }
-    case names: return "text or list of texts";
-    case map: return "table";
-    case function: return "function";
-    case component: return "component";
-    case components: return "list of components";
-    case hooks: return "table of functions, or component";
-    case group: return "table";
+    case names:
+      return "text or list of texts";
+    case map:
+      return "table";
+    case function:
+      return "function";
+    case component:
+      return "component";
+    case components:
+      return "list of components";
+    case hooks:
+      return "table of functions, or component";
+    case group:
+      return "table";
   }
   return "";
 }

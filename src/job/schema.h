@@ -14,30 +14,31 @@ enum class Type {
   integer,
   number,
   text,
-  choice,     // one of the words in Key::choices
-  names,      // a text or a list of texts
-  map,        // free table: whatever the receiver takes
-  function,   // Lua only
-  component,  // { type, args } or, in Lua, the thing itself
-  components, // a list of components
-  hooks,      // a component or a table of functions by name
-  group,      // holds the keys below it
+  choice,      // one of the words in Key::choices
+  names,       // a text or a list of texts
+  map,         // free table: whatever the receiver takes
+  function,    // Lua only
+  component,   // { type, args } or, in Lua, the thing itself
+  components,  // a list of components
+  hooks,       // a component or a table of functions by name
+  group,       // holds the keys below it
 };
 
 struct Key {
-  const char* path;      // dotted
+  const char* path;  // dotted
   Type type;
   const char* fallback;  // default in YAML; "" = none; kRequired
   const char* unit;      // "" = none
   const char* help;
-  bool programs = false;   // whether generated programs depend on it
+  bool programs = false;  // whether generated programs depend on it
   double minimum = -1e300;
   const char* choices = "";  // words separated by spaces
 };
 
 inline constexpr const char* kRequired = "(required)";
 
-// All keys in the order of the documentation; a component's `type` and `args` are rows of their own.
+// All keys in the order of the documentation; a component's `type` and `args` are rows of their
+// own.
 std::span<const Key> keys();
 // Returns the row, or nullptr if there is none.
 const Key* find_key(std::string_view path);

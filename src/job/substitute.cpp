@@ -99,6 +99,8 @@ class Substitution {
 
 }  // namespace
 
-void substitute(Value& root) { Substitution(root).run(root); }
+void substitute(Value& root) {
+  Substitution(root).run(root);
+}
 
 }  // namespace nns::job

@@ -66,19 +66,27 @@ Value Value::of_boolean(bool boolean, Mark mark) {
 std::string number_text(double number) {
   if (std::isnan(number)) return ".nan";
   if (std::isinf(number)) return number > 0 ? ".inf" : "-.inf";
-  if (std::floor(number) == number && std::fabs(number) < 1e15) return fmt::format("{:.0f}", number);
+  if (std::floor(number) == number && std::fabs(number) < 1e15)
+    return fmt::format("{:.0f}", number);
   return fmt::format("{}", number);  // the shortest text that reads back as the same number
 }
 
 std::string describe(const Value& value) {
   switch (value.kind) {
-    case Value::Kind::null: return "null";
-    case Value::Kind::boolean: return value.boolean ? "true" : "false";
-    case Value::Kind::number: return fmt::format("the number {}", number_text(value.number));
-    case Value::Kind::text: return fmt::format("the text '{}'", value.text);
-    case Value::Kind::list: return "a list";
-    case Value::Kind::map: return value.fields.empty() ? "an empty table" : "a table";
-    case Value::Kind::opaque: return "a " + value.text;
+    case Value::Kind::null:
+      return "null";
+    case Value::Kind::boolean:
+      return value.boolean ? "true" : "false";
+    case Value::Kind::number:
+      return fmt::format("the number {}", number_text(value.number));
+    case Value::Kind::text:
+      return fmt::format("the text '{}'", value.text);
+    case Value::Kind::list:
+      return "a list";
+    case Value::Kind::map:
+      return value.fields.empty() ? "an empty table" : "a table";
+    case Value::Kind::opaque:
+      return "a " + value.text;
   }
   return "";
 }

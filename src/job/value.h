@@ -29,10 +29,11 @@ struct Value {
   std::vector<Value> items;   // of list
   std::vector<Field> fields;  // of map, in the order written
   Mark mark;
-  int ref = 0;           // Lua value behind an opaque value or a table of a recipe; 0: none
+  int ref = 0;            // Lua value behind an opaque value or a table of a recipe; 0: none
   bool callable = false;  // opaque: a function
   bool whole = false;     // map: handed on as the very table that `ref` names
-  bool spelled = false;  // a scalar from the command line: `text` may be taken where text is expected
+  bool spelled =
+      false;  // a scalar from the command line: `text` may be taken where text is expected
 
   bool is(Kind k) const { return kind == k; }
   // Returns the field's value, or nullptr if this is no map or has no such field.

@@ -20,7 +20,8 @@ Value convert(const YAML::Node& node, const std::string& file, int depth) {
   out.mark = mark;
   switch (node.Type()) {
     case YAML::NodeType::Undefined:
-    case YAML::NodeType::Null: break;
+    case YAML::NodeType::Null:
+      break;
     case YAML::NodeType::Scalar:
       // The tag of a quoted scalar is "!", of a plain one "?".
       if (node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str")

@@ -3,8 +3,8 @@
 #include "job/resolve.h"
 #include "job/schema.h"
 
-#include <catch2/catch.hpp>
 #include <rapidcheck.h>
+#include <catch2/catch.hpp>
 
 #include <cstdlib>
 
@@ -75,7 +75,8 @@ TEST_CASE("the nearest name") {
   CHECK(nearest("banana", names).empty());
 }
 
-TEST_CASE("defaults are filled in and the file goes before them, the command line before the file") {
+TEST_CASE(
+    "defaults are filled in and the file goes before them, the command line before the file") {
   const Value job = complete(kJob, {"optimizer.args.lr=3e-4", "checkpoint.save_dir=2024"});
   CHECK(at(job, "model.type").text == "my.net");
   CHECK(at(job, "model.args").is(Kind::map));
@@ -88,7 +89,9 @@ TEST_CASE("defaults are filled in and the file goes before them, the command lin
 
 TEST_CASE("every default of the schema has the type that the schema says") {
   // resolve checks defaults as it checks what people write
-  CHECK(error_of([] { complete(std::string(kJob) + "lr_scheduler: cosine\nhook: h\nlog: [jsonl]\n"); }) == "");
+  CHECK(error_of([] {
+          complete(std::string(kJob) + "lr_scheduler: cosine\nhook: h\nlog: [jsonl]\n");
+        }) == "");
 }
 
 TEST_CASE("overrides name list items from 0, append, delete and delete before setting") {
@@ -99,9 +102,11 @@ TEST_CASE("overrides name list items from 0, append, delete and delete before se
   CHECK(at(job, "dataset.train_args").fields.size() == 1);
   CHECK(at(job, "dataset.train_args.m.1.a").text == "b");
   CHECK(error_of([] { complete(kJob, {"optimizer.args.betas.5=1"}); }) ==
-        "[job.override] command line, optimizer.args.betas.5: no item '5' in a list of 2; items count from 0");
-  CHECK(error_of([] { complete(kJob, {"max_train_steps.a=1"}); }).find("'max_train_steps' is the number 10") !=
-        std::string::npos);
+        "[job.override] command line, optimizer.args.betas.5: no item '5' in a list of 2; items "
+        "count from 0");
+  CHECK(error_of([] {
+          complete(kJob, {"max_train_steps.a=1"});
+        }).find("'max_train_steps' is the number 10") != std::string::npos);
   CHECK(error_of([] { parse_override("seed"); }) ==
         "[job.override] 'seed' sets nothing | write key=value to set a key, key! to delete one");
   CHECK(error_of([] { parse_override("a..b=1"); }) ==
@@ -115,10 +120,14 @@ TEST_CASE("an override into a component by name keeps the name") {
 }
 
 TEST_CASE("wrong keys and values are named with their place") {
-  const auto wrong = [](const std::string& more) { return error_of([&] { complete(kJob + more); }); };
-  CHECK(wrong("max_epoch: 3\n") == "[job.key] job.yaml:5:1: unknown key 'max_epoch' | did you mean 'max_epochs'?");
+  const auto wrong = [](const std::string& more) {
+    return error_of([&] { complete(kJob + more); });
+  };
+  CHECK(wrong("max_epoch: 3\n") ==
+        "[job.key] job.yaml:5:1: unknown key 'max_epoch' | did you mean 'max_epochs'?");
   CHECK(wrong("checkpoint:\n  save_dirr: x\n") ==
-        "[job.key] job.yaml:6:3: unknown key 'checkpoint.save_dirr' | did you mean 'checkpoint.save_dir'?");
+        "[job.key] job.yaml:6:3: unknown key 'checkpoint.save_dirr' | did you mean "
+        "'checkpoint.save_dir'?");
   CHECK(wrong("clip_gnorm: 1\n") ==
         "[job.key] job.yaml:5:1: unknown key 'clip_gnorm' | did you mean 'optimizer.clip_gnorm'?");
   CHECK(wrong("layer: 1\n").ends_with("did you mean 'layers'?"));
@@ -130,18 +139,24 @@ TEST_CASE("wrong keys and values are named with their place") {
         "[job.type] job.yaml:5:1: 'micro_batch_size' is the number -4; expected an integer ≥ 1");
   CHECK(wrong("micro_batch_size: 1.5\n") ==
         "[job.type] job.yaml:5:1: 'micro_batch_size' is the number 1.5; expected an integer ≥ 1");
-  CHECK(wrong("eager: yes\n") == "[job.type] job.yaml:5:1: 'eager' is the text 'yes'; expected true or false");
-  CHECK(wrong("on_nan: go\n") == "[job.type] job.yaml:5:1: 'on_nan' is the text 'go'; expected one of stop | skip");
-  CHECK(wrong("device: 3\n") == "[job.type] job.yaml:5:1: 'device' is the number 3; expected a text");
-  CHECK(wrong("checkpoint: 3\n") == "[job.type] job.yaml:5:1: 'checkpoint' is the number 3; expected a table");
-  CHECK(wrong("lr_scheduler: { interval: epoch }\n").starts_with("[job.key] job.yaml:5:1: 'lr_scheduler' has no type"));
-  CHECK(wrong("checkpoint: { every_n_epochs: 1, every_n_train_steps: 2 }\n").find("exclude each other") !=
-        std::string::npos);
+  CHECK(wrong("eager: yes\n") ==
+        "[job.type] job.yaml:5:1: 'eager' is the text 'yes'; expected true or false");
+  CHECK(wrong("on_nan: go\n") ==
+        "[job.type] job.yaml:5:1: 'on_nan' is the text 'go'; expected one of stop | skip");
+  CHECK(wrong("device: 3\n") ==
+        "[job.type] job.yaml:5:1: 'device' is the number 3; expected a text");
+  CHECK(wrong("checkpoint: 3\n") ==
+        "[job.type] job.yaml:5:1: 'checkpoint' is the number 3; expected a table");
+  CHECK(wrong("lr_scheduler: { interval: epoch }\n")
+            .starts_with("[job.key] job.yaml:5:1: 'lr_scheduler' has no type"));
+  CHECK(wrong("checkpoint: { every_n_epochs: 1, every_n_train_steps: 2 }\n")
+            .find("exclude each other") != std::string::npos);
   CHECK(error_of([] { complete("model: m\ndataset: d\n"); }) ==
         "[job.key] job.yaml:1:1: 'optimizer' is missing | What changes the weights.");
   CHECK(error_of([] { complete("model: m\ndataset: d\noptimizer: sgd\n"); }) ==
         "[job.end] job.yaml:1:1: the job has no end | give max_train_steps or max_epochs");
-  CHECK(error_of([] { complete("- 1\n"); }).starts_with("[job.yaml] job.yaml:1:1: a job is a table"));
+  CHECK(
+      error_of([] { complete("- 1\n"); }).starts_with("[job.yaml] job.yaml:1:1: a job is a table"));
   CHECK(error_of([] { complete("a: [1\n"); }).starts_with("[job.yaml] job.yaml:2:"));
 }
 
@@ -154,11 +169,16 @@ TEST_CASE("$(…) is replaced") {
   CHECK(at(job, "vars.deep").number == 12);
   CHECK(at(job, "name").text == "w12-48-$(x)");
   CHECK(at(job, "seed").number == 48);
-  const auto wrong = [](const std::string& more) { return error_of([&] { complete(kJob + more); }); };
-  CHECK(wrong("vars: { a: $(vars.b), b: $(vars.a) }\n").find("refers to itself") != std::string::npos);
-  CHECK(wrong("name: $(no.such)\n").starts_with(
-      "[job.substitute] job.yaml:5:1: no key and no environment variable 'no.such'"));
-  CHECK(wrong("name: a$(model)\n").find("is a table; it has no place inside a text") != std::string::npos);
+  const auto wrong = [](const std::string& more) {
+    return error_of([&] { complete(kJob + more); });
+  };
+  CHECK(wrong("vars: { a: $(vars.b), b: $(vars.a) }\n").find("refers to itself") !=
+        std::string::npos);
+  CHECK(wrong("name: $(no.such)\n")
+            .starts_with(
+                "[job.substitute] job.yaml:5:1: no key and no environment variable 'no.such'"));
+  CHECK(wrong("name: a$(model)\n").find("is a table; it has no place inside a text") !=
+        std::string::npos);
   CHECK(wrong("name: a$(model\n").find("'$(' without ')'") != std::string::npos);
 }
 
@@ -181,7 +201,8 @@ text]], k = { 1, 2 } } },
   hook = f { on = 1 }, seed = 3;
   optimizer = nnscaler.opt { lr = 1 },
 }
-)", "r.lua");
+)",
+                                 "r.lua");
   CHECK(to_string(places.table) == "r.lua:4");
   const auto line = [&](const char* path) {
     const auto found = places.marks.find(path);
@@ -200,7 +221,8 @@ text]], k = { 1, 2 } } },
 }
 
 TEST_CASE("a returned local is followed to its table") {
-  const Places places = scan_lua("local job = {\n  seed = 1,\n}\njob.name = 'x'\nreturn job\n", "r.lua");
+  const Places places =
+      scan_lua("local job = {\n  seed = 1,\n}\njob.name = 'x'\nreturn job\n", "r.lua");
   CHECK(places.marks.at("seed").line == 2);
   CHECK(places.table.line == 5);
 }
