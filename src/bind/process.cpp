@@ -31,7 +31,7 @@ void on_signal(int signal) {
 int watch_signals(lua_State*) {  // (): from now on SIGINT and SIGTERM only set the flag
   if (g_watching) return 0;
   g_signal = 0;
-  struct sigaction action {};
+  struct sigaction action{};
   action.sa_handler = &on_signal;
   action.sa_flags = SA_RESTART;
   sigemptyset(&action.sa_mask);

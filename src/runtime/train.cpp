@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <unordered_set>
 
 #include "script/state.h"
 #include "tensor/box.h"
@@ -79,20 +80,23 @@ int lua_scale(lua_State* L) {  // (gradients, factor)
 }
 
 // (parameters, gradients): replaces, in the list of gradients, those whose elements do not lie in
-// memory as their parameter's do; the fused optimizer kernels walk both by address.
+// memory as their parameter's do (the fused optimizer kernels walk both by address), and those that
+// share their memory with one before (they are scaled in place).
 int lua_align(lua_State* L) {
   const auto parameters = check_list(L, 1);
   const auto gradients = check_list(L, 2);
-  NNS_CHECK(parameters.size() == gradients.size(), "{} parameters, {} gradients",
-            parameters.size(), gradients.size());
+  NNS_CHECK(parameters.size() == gradients.size(), "{} parameters, {} gradients", parameters.size(),
+            gradients.size());
   const at::NoGradGuard no_grad;
+  std::unordered_set<const void*> seen;
   for (size_t i = 0; i < parameters.size(); ++i) {
     const at::Tensor& w = parameters[i];
     const at::Tensor& g = gradients[i];
     if (g.sizes() != w.sizes())
       fail(ErrorKind::internal, "[optim.step] gradient {} has {} elements, its parameter {}", i + 1,
            g.numel(), w.numel());
-    if (g.strides() == w.strides() || (g.is_contiguous() && w.is_contiguous())) continue;
+    const bool alike = g.strides() == w.strides() || (g.is_contiguous() && w.is_contiguous());
+    if (alike && (g.numel() == 0 || seen.insert(g.const_data_ptr()).second)) continue;
     at::Tensor aligned = at::empty_like(w);
     aligned.copy_(g);
     tensor::push(L, std::move(aligned));

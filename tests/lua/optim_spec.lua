@@ -162,6 +162,16 @@ describe('optimizers', function()
     assert.same({ { -1, -3, -5 }, { -2, -4, -6 } }, w.data:tolist())
   end)
 
+  it('take gradients that share their memory', function()
+    local parameters = { parameter('a', { 0 }), parameter('b', { 0 }) }
+    local optimizer = optim.new({ type = 'sgd', args = { lr = 1 } }, parameters)
+    local g = float64 { 8 }
+    optimizer:collect(function() return g end)
+    near(math.sqrt(32), optimizer:scale(0.5))
+    optimizer:step(1)
+    assert.same({ -4, -4 }, { parameters[1].data:item(), parameters[2].data:item() })
+  end)
+
   it('go on from a saved state as if nothing had been', function()
     local function advance(optimizer, from, to)
       for k = from, to do
