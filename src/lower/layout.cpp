@@ -71,7 +71,8 @@ std::vector<int> Layout::group(int device, int axis) const {
   const int size = axes[static_cast<size_t>(axis)].size;
   const int first = position - position / stride % size * stride;
   std::vector<int> members;
-  for (int i = 0; i < size; ++i) members.push_back(devices[static_cast<size_t>(first + i * stride)]);
+  for (int i = 0; i < size; ++i)
+    members.push_back(devices[static_cast<size_t>(first + i * stride)]);
   return members;
 }
 
@@ -160,7 +161,8 @@ bool sort_devices(Layout& layout) {
   auto sorted = layout.devices;
   std::sort(sorted.begin(), sorted.end());
   const auto rank_of = [&](int device) {
-    return static_cast<int>(std::lower_bound(sorted.begin(), sorted.end(), device) - sorted.begin());
+    return static_cast<int>(std::lower_bound(sorted.begin(), sorted.end(), device) -
+                            sorted.begin());
   };
   const size_t n = layout.axes.size();
   std::vector<int> strides(n), order(n);

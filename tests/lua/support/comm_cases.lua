@@ -14,7 +14,7 @@ end
 local function same(got, want, what)
   assert(#got == #want, what .. ': ' .. #got .. ' elements, expected ' .. #want)
   for i = 1, #want do
-    assert(got[i] == want[i], ('%s: element %d is %g, expected %g'):format(what, i, got[i], want[i]))
+    assert(got[i] == want[i], ('%s: %d is %g, expected %g'):format(what, i, got[i], want[i]))
   end
 end
 
