@@ -22,7 +22,8 @@ local function finish(source, overrides, declared, all)
   source.overrides, source.parameters = overrides, names
   local job, text = core.resolve(source)
   setmetatable(job, Job)
-  for _, name in ipairs(type(job.init_module) == 'table' and job.init_module or { job.init_module }) do
+  local first = type(job.init_module) == 'table' and job.init_module or { job.init_module }
+  for _, name in ipairs(first) do
     resolve({ key = 'init_module', expects = 'anything' }, name)
   end
   if type(job.forward_args) == 'string' then
