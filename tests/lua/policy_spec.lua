@@ -14,8 +14,9 @@ end
 local graph = gpt_graph()
 
 local function run(policy, plan, runtime, pas)
-  return policies.run(graph, policy,
-    { plan_ngpus = plan, runtime_ngpus = runtime or plan, pas_config = pas or {}, micro_batches = 4 })
+  return policies.run(graph, policy, {
+    plan_ngpus = plan, runtime_ngpus = runtime or plan, pas_config = pas or {}, micro_batches = 4,
+  })
 end
 
 local function message(f, ...)
@@ -76,7 +77,8 @@ describe('policies', function()
     local hybrid = run('hybrid', 4, 8, { pipeline_nstages = 2, pipeline_scheduler = 'gpipe' })
     assert.matches('2 units%), 2 stages, schedule gpipe', hybrid:text())
     assert.is_true(lines(hybrid, 'on 2,3') > 0)
-    assert.matches('3 stages on plan_ngpus = 4', message(run, 'hybrid', 4, 4, { pipeline_nstages = 3 }))
+    local odd = message(run, 'hybrid', 4, 4, { pipeline_nstages = 3 })
+    assert.matches('3 stages on plan_ngpus = 4', odd)
   end)
 
   it('a user policy calls the same primitives', function()

@@ -34,7 +34,7 @@ end
 ---@return nnscaler.PolicyNode[]
 function Graph:nodes() return self.list end
 
----Gets the nodes for which every given field matches: `op` (name or full), `module` (pattern with *).
+---Gets the nodes for which every given field matches: `op` (name or full), `module` (pattern).
 ---@param what { op?: string, module?: string }
 ---@return nnscaler.PolicyNode[]
 function Graph:select(what)

@@ -1,5 +1,5 @@
---- hybrid: an even split of the operators into `pas_config.pipeline_nstages` stages (default 2); the
---- other devices of the plan cut tensors inside a stage along dimension 0 of the first operand.
+--- hybrid: an even split of the operators into `pas_config.pipeline_nstages` stages (default 2);
+--- the other devices of the plan cut tensors inside a stage along dimension 0 of operand 0.
 local fail = require 'nnscaler.fail'
 
 -- Lists of devices: stage s gets devices s·n … s·n+n-1.
