@@ -10,6 +10,7 @@ local said = {}
 ---@field info fun(format: string, ...)
 ---@field warning fun(format: string, ...)
 ---@field error fun(format: string, ...)
+---@field info_once fun(format: string, ...) the first time that this process makes this text
 ---@field warning_once fun(format: string, ...) the first time that this process makes this text
 
 --- Makes a logger. Its functions take what string.format takes.
@@ -23,12 +24,14 @@ function M.logger(name)
       base.log(level, name, text)
     end
   end
-  function logger.warning_once(text, ...)
-    if select('#', ...) > 0 then text = string.format(text, ...) end
-    local key = name .. '\0' .. text
-    if said[key] then return end
-    said[key] = true
-    base.log('warning', name, text)
+  for _, level in ipairs { 'info', 'warning' } do
+    logger[level .. '_once'] = function(text, ...)
+      if select('#', ...) > 0 then text = string.format(text, ...) end
+      local key = name .. '\0' .. text
+      if said[key] then return end
+      said[key] = true
+      base.log(level, name, text)
+    end
   end
   return logger
 end

@@ -105,6 +105,11 @@ struct Graph {
 
 // Readable text form, one line a node; `locations` adds `-- file:line`.
 std::string to_text(const Graph& graph, bool locations = true);
+// One argument or nested result in the text form ("[%3, nil]", "2.0") and in the JSON form.
+std::string to_text(const Arg& arg);
+std::string to_text(const Nest& nest);
+std::string to_json(const Arg& arg);
+std::string to_json(const Nest& nest);
 // JSON form (complete) and back; throws an Error of kind `state` on malformed input.
 std::string to_json(const Graph& graph);
 Graph from_json(std::string_view text);

@@ -123,6 +123,18 @@ void put_node(Out& out, const Graph& graph, const Node& node, bool locations) {
 
 }  // namespace
 
+std::string to_text(const Arg& arg) {
+  Out out;
+  std::visit(ArgWriter{out}, arg);
+  return fmt::to_string(out);
+}
+
+std::string to_text(const Nest& nest) {
+  Out out;
+  put_nest(out, nest);
+  return fmt::to_string(out);
+}
+
 std::string_view name_of(Role role) {
   switch (role) {
     case Role::input:

@@ -71,7 +71,8 @@ struct Program {
   uint64_t graph_hash = 0;
   bool training = true;
   std::vector<Slot> slots;
-  std::vector<int> parameters, buffers;  // slot ids
+  std::vector<int> parameters, buffers, constants;  // slot ids
+  std::vector<std::string> constant_data;           // elements of each constant, as in graph::Value
   std::vector<Segment> segments;
   // One period of the micro-batch loop (one device: forward, backward of micro-batch 0).
   std::vector<ScheduleEntry> schedule;

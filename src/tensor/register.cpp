@@ -5,6 +5,7 @@ extern "C" void nns_register_torch(lua_State* L) {
   nns::tensor::open(L);
   nns::trace::open(L);
   nns::comm::open(L);
+  nns::runtime::open(L);
   nns::runtime::open_train(L);
   nns::checkpoint::open(L);
   nns::data::open(L);

@@ -1,0 +1,36 @@
+--- The API of generated programs: operators by name, release of tensors, gradients. Generated files
+--- use nothing else, and a person who edits one needs nothing else.
+local C = require 'nnscaler._C.runtime'
+local sorted_pairs = require('nnscaler.sorted').sorted_pairs
+local tensor = require 'nnscaler._C.tensor'
+
+local M = {
+  --- release(a, b, …): drops tensors at their last use.
+  release = C.release,
+  --- accumulate(gradients, key, x): adds x to gradients[key] and takes x over.
+  accumulate = C.accumulate,
+  --- The same for a tensor that is still read later.
+  accumulate_copy = C.accumulate_copy,
+  --- vjp(operator, gradients, needs, …): gradients of one call by executing it under autograd.
+  vjp = C.vjp,
+}
+
+--- Functions of a namespace under the names that a program calls them by.
+---@param namespace string 'aten' or 'nnscaler'
+---@param names table<string, string> name → operator, with its overload ('add.Tensor')
+---@return table<string, fun(...): any>
+function M.operators(namespace, names)
+  local functions = {}
+  for name, operator in sorted_pairs(names) do
+    functions[name] = tensor.operator(namespace .. '::' .. operator)
+  end
+  return functions
+end
+
+--- update(contents, key, x): the buffer's content after this micro-batch.
+---@param contents table
+---@param key string|integer
+---@param x nnscaler.Tensor
+function M.update(contents, key, x) contents[key] = x end
+
+return M

@@ -1,0 +1,244 @@
+--- The program engine: traces the model for the shapes it meets, lowers the graph to a program with
+--- an explicit backward, writes that as Lua and runs it without autograd.
+local C = require 'nnscaler._C.runtime'
+local fail = require 'nnscaler.fail'
+local files = require 'nnscaler.runtime.files'
+local log = require('nnscaler.log').logger 'nnscaler.program'
+local lower = require 'nnscaler._C.lower'
+local ops = require 'nnscaler.ops'
+local sample_of = require 'nnscaler.runtime.sample'
+local store = require 'nnscaler.runtime.store'
+local tensor = require 'nnscaler.tensor'
+local trace = require 'nnscaler.trace'
+
+local M = {}
+
+---@class nnscaler.ProgramEngine: nnscaler.Engine
+local Engine = {}
+Engine.__index = Engine
+
+-- Compiles the text of a program; its segments are straight lines of calls into C, so the JIT would
+-- gain nothing.
+local function load_program(text, chunk)
+  local f, message = loadstring(text, chunk)
+  if not f then
+    fail('state', 'program.load', 'the generated program does not compile: ' .. message,
+      'mend the file, or remove it to have it written anew')
+  end
+  local segments = f()
+  if type(segments) ~= 'table' or type(segments.forward) ~= 'function' then
+    fail('state', 'program.load', ('%s returns no table with a forward function'):format(chunk))
+  end
+  jit.off(f, true)
+  for _, name in ipairs { 'forward', 'backward' } do
+    if segments[name] then jit.off(segments[name], true) end
+  end
+  return segments
+end
+
+-- Choices and fallbacks are said once a run.
+local function report(program)
+  for _, text in ipairs(program:notes()) do log.info_once('%s', text) end
+  for _, call in ipairs(program:fallbacks()) do
+    log.warning_once('%s in %s at %s has no derivative rule: it runs again under autograd in '
+      .. 'backward', call.op, call.module == '' and 'the model' or call.module, call.place)
+  end
+end
+
+function Engine:build(graph, training)
+  local device = self.job.device or 'cpu'
+  local program = lower.lower(graph, { device = device })
+  report(program)
+  local mode = training and 'training' or 'evaluation'
+  local text, chunk = files.obtain(program, {
+    folder = self.job.gen_savedir, reuse = self.job.gen_reuse, mode = mode,
+    model = self.model.class_name or 'model', first = not self.written[mode],
+  })
+  self.written[mode] = true
+  local segments = load_program(text, chunk)
+  local constants = {}
+  for i, c in ipairs(program:constants()) do
+    constants[i] = C.constant(c.data, c.dtype, c.shape, device)
+  end
+  return {
+    forward = segments.forward, backward = segments.backward,
+    context = { seed = self.job.seed or 0, step = 0, micro = 0, constants = constants },
+  }
+end
+
+local function add_leaves(self)
+  local model = self.model
+  self.tensors, self.gradients, self.contents = {}, {}, {}
+  self.parameters, self.buffers, self.places = {}, {}, {}
+  for i, entry in ipairs(model:named_parameters()) do
+    self.parameters[i] = {
+      name = entry.name, data = entry.param, requires_grad = entry.param.requires_grad,
+    }
+    local parent, key = store.place(self.tensors, entry.name)
+    parent[key] = entry.param
+    local gradients = store.place(self.gradients, entry.name)
+    self.places[i] = { table = gradients, key = key }
+    self.places[entry.name] = self.places[i]
+  end
+  for i, entry in ipairs(model:named_buffers()) do
+    local parent, key = store.place(self.tensors, entry.name)
+    parent[key] = entry.buffer
+    self.buffers[i] = {
+      name = entry.name, data = entry.buffer, persistent = entry.persistent ~= false,
+      table = parent, key = key, contents = store.place(self.contents, entry.name),
+    }
+  end
+end
+
+--- Makes the engine; the model's parameters are materialised on the job's device.
+---@param model nnscaler.nn.Module
+---@param job table seed, device, forward_args, gen_savedir, gen_reuse
+---@return nnscaler.ProgramEngine
+function M.new(model, job)
+  local self = setmetatable({ model = model, job = job, written = {}, seeds = {} }, Engine)
+  model:assign_paths()
+  model:materialize(job.seed or 0, job.device)
+  add_leaves(self)
+  self.names = model.forward_arg_names or {}
+  local function cache(training)
+    return trace.cache(model, {
+      build = function(graph) return self:build(graph, training) end,
+    })
+  end
+  self.training, self.evaluation = cache(true), cache(false)
+  return self
+end
+
+--- Forgets all gradients.
+function Engine:zero_grad()
+  for _, place in ipairs(self.places) do
+    local gradient = place.table[place.key]
+    if gradient then
+      C.release(gradient)
+      place.table[place.key] = nil
+    end
+  end
+end
+
+--- Gradient of a parameter: the sum over the micro-batches of n·dloss/dw, or nil without a path.
+---@param name string
+---@return nnscaler.Tensor|nil
+function Engine:grad(name)
+  local place = self.places[name]
+  return place.table[place.key]
+end
+
+function Engine:inputs(args, n)
+  local device = self.job.device
+  local move = device and device ~= 'cpu' and function(x) return x:to(device) end or nil
+  return store.inputs(args, n, self.names, move)
+end
+
+-- The seed of backward: a scalar n of the loss's dtype.
+function Engine:seed_of(loss, n)
+  local key = loss.dtype .. n
+  local seed = self.seeds[key]
+  if not seed then
+    if #self.seeds >= 64 then self.seeds = {} end
+    seed = ops.aten.new_full(loss, loss.shape, n)
+    self.seeds[key] = seed
+    self.seeds[#self.seeds + 1] = key
+  end
+  return seed
+end
+
+-- What a micro-batch wrote to buffers is what the next one reads; the buffers themselves change at
+-- the end of the step.
+function Engine:turn_buffers()
+  for _, buffer in ipairs(self.buffers) do
+    local content = buffer.contents[buffer.key]
+    if content then
+      if buffer.pending then C.release(buffer.pending) end
+      buffer.pending, buffer.contents[buffer.key] = content, nil
+      buffer.table[buffer.key] = content
+    end
+  end
+end
+
+function Engine:commit_buffers()
+  for _, buffer in ipairs(self.buffers) do
+    if buffer.pending then
+      tensor.no_grad(function() buffer.data:copy_(buffer.pending) end)
+      C.release(buffer.pending)
+      buffer.table[buffer.key], buffer.pending = buffer.data, nil
+    end
+  end
+end
+
+-- A step that failed leaves buffers as they were before it.
+function Engine:reset_buffers()
+  for _, buffer in ipairs(self.buffers) do
+    buffer.table[buffer.key], buffer.pending = buffer.data, nil
+    buffer.contents[buffer.key] = nil
+  end
+end
+
+local function drop(saved)
+  for _, value in next, saved do
+    if type(value) == 'table' then drop(value) else C.release(value) end
+  end
+end
+
+function Engine:micro_batch(sample, step, k)
+  local args, n_args = sample_of.arguments(self.job, sample)
+  args.n = n_args
+  local program = self.training:get(args, true)
+  local context, saved = program.context, {}
+  context.step, context.micro = step, k
+  local results = {
+    C.run(program.forward, self.tensors, saved, self.contents, self:inputs(args, n_args), context),
+  }
+  local loss = results[1]
+  local n = sample_of.weight(sample, results[2])
+  local value = loss:item()
+  if n > 0 and program.backward then
+    C.run(program.backward, self.tensors, saved, self.gradients, self:seed_of(loss, n), context)
+  else
+    drop(saved) -- an empty micro-batch may have the loss 0/0: it counts for nothing
+  end
+  self:turn_buffers()
+  C.release(loss)
+  return value, n, { select(2, unpack(results)) }
+end
+
+--- Forward and backward of the micro-batches of one step, in their order.
+---@param samples any[]
+---@param context { step: integer }
+---@return { loss: number, weight: number, losses: number[], outputs: any[] }
+function Engine:train_step(samples, context)
+  self:reset_buffers()
+  local total, weight, losses, outputs = 0, 0, {}, {}
+  for k, sample in ipairs(samples) do
+    local value, n, rest = self:micro_batch(sample, context.step or 0, k - 1)
+    losses[k], outputs[k] = value, rest
+    if n > 0 then total, weight = total + n * value, weight + n end
+  end
+  self:commit_buffers()
+  return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
+    outputs = outputs }
+end
+
+--- Loss of one micro-batch of the evaluation data, without gradients.
+---@param sample any
+---@param context { step: integer, micro: integer }
+---@return number loss, number weight, any[] outputs
+function Engine:eval_step(sample, context)
+  local args, n_args = sample_of.arguments(self.job, sample)
+  args.n = n_args
+  local program = self.evaluation:get(args, false)
+  program.context.step, program.context.micro = context.step or 0, context.micro or 0
+  local results = {
+    C.run(program.forward, self.tensors, {}, self.contents, self:inputs(args, n_args),
+      program.context),
+  }
+  sample_of.check_loss(results[1])
+  local n = sample_of.weight(sample, results[2])
+  return n > 0 and results[1]:item() or 0, n, { select(2, unpack(results)) }
+end
+
+return M

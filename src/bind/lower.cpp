@@ -1,0 +1,173 @@
+// nnscaler._C.lower: graphs become Programs; Programs as text, JSON and Lua.
+#include <memory>
+
+#include "bind/bind.h"
+#include "bind/graph.h"
+#include "codegen/lua.h"
+#include "lower/lower.h"
+#include "lower/rule.h"
+#include "lower/signature.h"
+#include "script/state.h"
+
+namespace nns::bind {
+namespace {
+
+using lower::Lowered;
+using script::guarded;
+using script::push_string;
+using Handle = std::shared_ptr<const Lowered>;
+constexpr const char* kProgramType = "nnscaler.Program";
+
+const Lowered& check_program(lua_State* L) { return *script::check_object<Handle>(L, 1, kProgramType); }
+const lower::Program& program(lua_State* L) { return check_program(L).program; }
+
+int lower_graph(lua_State* L) {  // (graph [, { device = }]) → program
+  const graph::Graph& graph = check_graph(L, 1);
+  lower::Options options;
+  if (lua_istable(L, 2)) {
+    const std::string device = script::field_string(L, 2, "device", "cpu");
+    options.device = device.substr(0, device.find(':'));
+  }
+  script::push_object<Handle>(L, kProgramType,
+                              std::make_shared<const Lowered>(lower::lower(graph, options)));
+  return 1;
+}
+
+int text(lua_State* L) {
+  push_string(L, lower::to_text(program(L)));
+  return 1;
+}
+int json(lua_State* L) {
+  push_string(L, lower::to_json(program(L)));
+  return 1;
+}
+int hash(lua_State* L) {
+  push_string(L, hex(lower::hash(program(L))));
+  return 1;
+}
+int lua(lua_State* L) {
+  push_string(L, codegen::to_lua(program(L)));
+  return 1;
+}
+int key(lua_State* L) {
+  push_string(L, codegen::key_of(program(L)));
+  return 1;
+}
+
+// {name, shape, dtype[, data]} of each slot.
+void push_leaves(lua_State* L, const lower::Program& p, const std::vector<int>& ids,
+                 const std::vector<std::string>* data = nullptr) {
+  lua_createtable(L, static_cast<int>(ids.size()), 0);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const lower::Slot& slot = p.slot(ids[i]);
+    lua_createtable(L, 0, 4);
+    push_string(L, slot.name);
+    lua_setfield(L, -2, "name");
+    script::push_ints(L, slot.type.shape);
+    lua_setfield(L, -2, "shape");
+    push_string(L, name_of(slot.type.dtype));
+    lua_setfield(L, -2, "dtype");
+    if (data != nullptr) {
+      push_string(L, data->at(i));
+      lua_setfield(L, -2, "data");
+    }
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+int inputs(lua_State* L) {
+  push_leaves(L, program(L), program(L).segments.at(0).inputs);
+  return 1;
+}
+int constants(lua_State* L) {
+  push_leaves(L, program(L), program(L).constants, &program(L).constant_data);
+  return 1;
+}
+
+// List of { op, module, place }: calls executed again under autograd.
+int fallbacks(lua_State* L) {
+  const auto& list = check_program(L).fallbacks;
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    lua_createtable(L, 0, 3);
+    push_string(L, list[i].op);
+    lua_setfield(L, -2, "op");
+    push_string(L, list[i].module);
+    lua_setfield(L, -2, "module");
+    push_string(L, short_form(list[i].loc));
+    lua_setfield(L, -2, "place");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+int notes(lua_State* L) {
+  const auto& list = check_program(L).notes;
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    push_string(L, list[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// All derivative rules, sorted: { op, kind = "rule" | "composite" | "constant" }.
+int rules(lua_State* L) {
+  const auto all = lower::all_rules();
+  lua_createtable(L, static_cast<int>(all.size()), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    lua_createtable(L, 0, 2);
+    push_string(L, all[i]->op);
+    lua_setfield(L, -2, "op");
+    push_string(L, name_of(all[i]->kind));
+    lua_setfield(L, -2, "kind");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// The signatures that rules write calls by: { op, names }.
+int signatures(lua_State* L) {
+  const auto& all = lower::signatures();
+  lua_createtable(L, static_cast<int>(all.size()), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    lua_createtable(L, 0, 2);
+    push_string(L, all[i].op);
+    lua_setfield(L, -2, "op");
+    push_string(L, all[i].names);
+    lua_setfield(L, -2, "names");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+int read_header(lua_State* L) {  // (text, path) → key, edited
+  const codegen::Header header =
+      codegen::read_header(script::check_string(L, 1), script::check_string(L, 2));
+  push_string(L, header.key);
+  lua_pushboolean(L, header.edited);
+  return 2;
+}
+
+int open(lua_State* L) {
+  script::make_type<Handle>(L, kProgramType,
+                            {{"text", guarded<text>},
+                             {"json", guarded<json>},
+                             {"hash", guarded<hash>},
+                             {"lua", guarded<lua>},
+                             {"key", guarded<key>},
+                             {"inputs", guarded<inputs>},
+                             {"constants", guarded<constants>},
+                             {"fallbacks", guarded<fallbacks>},
+                             {"notes", guarded<notes>}});
+  lua_newtable(L);
+  script::set_functions(L, {{"lower", guarded<lower_graph>},
+                            {"rules", guarded<rules>},
+                            {"signatures", guarded<signatures>},
+                            {"read_header", guarded<read_header>}});
+  return 1;
+}
+
+}  // namespace
+
+void open_lower(lua_State* L) { script::preload(L, "nnscaler._C.lower", guarded<open>); }
+
+}  // namespace nns::bind

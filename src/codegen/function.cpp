@@ -1,0 +1,322 @@
+#include "codegen/function.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "lower/block.h"
+#include "lower/uses.h"
+
+namespace nns::codegen {
+namespace {
+
+using lower::Arg;
+using lower::InstrKind;
+using lower::NamedArg;
+using lower::Ref;
+using lower::SlotRole;
+
+constexpr size_t kWidth = 98;
+constexpr size_t kMostLocals = 150;  // LuaJIT allows 200 a function
+
+// Arguments that are written by name: keyword-only in some schema.
+constexpr std::array kNamed = {
+    "alpha",      "beta",          "dtype",  "layout",      "device",        "pin_memory",
+    "scale",      "memory_format", "value",  "enable_gqa",  "attn_mask",     "approximate",
+    "copy",       "rounding_mode", "stable", "correction",  "non_blocking",  "generator",
+    "implicit",   "sparse_grad",   "path",   "output_size", "log_target",    "reduce",
+    "include_self", "decimals",    "is_coalesced"};
+
+bool is_nil(const Arg& arg) {
+  if (std::holds_alternative<std::monostate>(arg)) return true;
+  const auto* ref = std::get_if<Ref>(&arg);
+  return ref != nullptr && ref->id < 0;
+}
+
+// Values that a schema fills in itself, where they come last. Derivatives have no defaults.
+bool is_default(const Instr& instr, const NamedArg& a) {
+  if (is_nil(a.value)) return true;
+  if (instr.op.find("backward") != std::string::npos) return false;
+  const auto number = [&](double x) {
+    if (const auto* i = std::get_if<int64_t>(&a.value)) return static_cast<double>(*i) == x;
+    if (const auto* d = std::get_if<double>(&a.value)) return *d == x;
+    return false;
+  };
+  const auto flag = [&](bool x) {
+    const auto* b = std::get_if<bool>(&a.value);
+    return b != nullptr && *b == x;
+  };
+  const std::string& n = a.name;
+  if (n == "alpha" || n == "beta") return number(1);
+  if (n == "padding_idx") return number(-1);
+  if (n == "label_smoothing" || n == "dropout_p") return number(0);
+  if (n == "keepdim") return flag(false) && instr.op.find("norm") == std::string::npos;
+  if (n == "cudnn_enable") return flag(true);
+  if (n == "is_causal" || n == "implicit" || n == "non_blocking" || n == "copy" || n == "sparse" ||
+      n == "scale_grad_by_freq" || n == "enable_gqa" || n == "sparse_grad")
+    return flag(false);
+  if (n == "approximate") {
+    const auto* s = std::get_if<std::string>(&a.value);
+    return s != nullptr && *s == "none";
+  }
+  return false;
+}
+
+// Operators whose result is a list of tensors, which comes as a table.
+bool returns_list(std::string_view op) {
+  constexpr std::array kLists = {
+      "aten::split",        "aten::split_with_sizes", "aten::chunk",        "aten::unbind",
+      "aten::tensor_split", "aten::unsafe_split",     "aten::unsafe_chunk", "aten::meshgrid",
+      "aten::hsplit",       "aten::vsplit",           "aten::dsplit",       "aten::broadcast_tensors",
+      "aten::unsafe_split_with_sizes"};
+  const std::string_view base = op.substr(0, op.find('.'));
+  return std::find(kLists.begin(), kLists.end(), base) != kLists.end();
+}
+
+}  // namespace
+
+FunctionWriter::FunctionWriter(const Program& program, const Operators& operators, std::string path,
+                               std::set<std::string> reserved)
+    : program_(program),
+      operators_(operators),
+      path_(std::move(path)),
+      names_(std::move(reserved)) {}
+
+std::string FunctionWriter::parameter(int slot, std::string_view tree) {
+  const std::string& name = program_.slot(slot).name;
+  const bool own = !path_.empty() && lower::below_path(name, path_);
+  const std::string table(!own ? tree : tree == "p" ? "w" : tree == "g" ? "dw" : "db");
+  needs_.insert(table);
+  return table + index_path(own ? name.substr(path_.size() + 1) : name);
+}
+
+std::string FunctionWriter::expression(int slot) {
+  if (const auto it = expression_.find(slot); it != expression_.end()) return it->second;
+  const auto role = program_.slot(slot).role;
+  if (role == SlotRole::parameter || role == SlotRole::buffer) return parameter(slot, "p");
+  if (role == SlotRole::constant) {
+    needs_.insert("ctx");
+    const auto& all = program_.constants;
+    return fmt::format("ctx.constants[{}]", std::find(all.begin(), all.end(), slot) - all.begin() + 1);
+  }
+  NNS_CHECK(false, "codegen: slot {} has no expression", slot);
+}
+
+std::string FunctionWriter::declare(int slot) {
+  const std::string& hint = program_.slot(slot).name;
+  const std::string name = names_.fresh(hint.substr(hint.rfind('.') + 1));
+  ++locals_;
+  expression_[slot] = name;
+  hint_[slot] = identifier(hint);
+  return name;
+}
+
+std::string FunctionWriter::target(int slot, bool& local) {
+  local = false;
+  if (const auto it = field_.find(slot); it != field_.end()) {
+    needs_.insert("s");
+    return expression_[slot] = it->second;
+  }
+  std::string hint = program_.slot(slot).name;
+  hint = identifier(hint.substr(hint.rfind('.') + 1));
+  hint_[slot] = hint;
+  if (auto& free = free_[hint]; !free.empty()) {
+    expression_[slot] = free.back();
+    free.pop_back();
+    return expression_[slot];
+  }
+  if (locals_ >= kMostLocals) {
+    overflow_ = true;
+    return expression_[slot] = "rest." + names_.fresh(hint);
+  }
+  local = true;
+  ++locals_;
+  return expression_[slot] = names_.fresh(hint);
+}
+
+void FunctionWriter::freed(int slot) {
+  if (const auto it = hint_.find(slot); it != hint_.end()) {
+    auto& free = free_[it->second];
+    const std::string& name = expression_.at(slot);
+    if (std::find(free.begin(), free.end(), name) == free.end()) free.push_back(name);
+  }
+}
+
+struct FunctionWriter::ValueWriter {
+  FunctionWriter& w;
+  const Instr& instr;
+  std::string operator()(std::monostate) const { return "nil"; }
+  std::string operator()(Ref ref) const { return ref.id < 0 ? "nil" : w.expression(ref.id); }
+  std::string operator()(bool x) const { return x ? "true" : "false"; }
+  std::string operator()(int64_t x) const {
+    return x == INT64_MAX ? "nil" : fmt::format("{}", x);
+  }
+  std::string operator()(double x) const { return real(x); }
+  std::string operator()(const std::string& x) const {
+    if (!w.path_.empty() && lower::below_path(x, w.path_)) {
+      w.needs_.insert("path");
+      return fmt::format("path .. {}", quoted(x.substr(w.path_.size())));
+    }
+    return quoted(x);
+  }
+  std::string operator()(DType x) const { return quoted(name_of(x)); }
+  std::string operator()(const graph::Symbol& x) const {
+    if (!x.name.starts_with("$")) return quoted(x.name);
+    w.needs_.insert("ctx");
+    return "ctx." + x.name.substr(1);
+  }
+  template <class T>
+  std::string operator()(const std::vector<T>& list) const {
+    std::string text;
+    for (const auto& item : list) {
+      std::string one = (*this)(T(item));
+      if (one == "nil") one = "false";  // a hole in a list
+      text += (text.empty() ? "" : ", ") + one;
+    }
+    return text.empty() ? "{}" : "{ " + text + " }";
+  }
+};
+
+std::string FunctionWriter::value(const Arg& arg, const Instr& instr) {
+  return std::visit(ValueWriter{*this, instr}, arg);
+}
+
+std::string FunctionWriter::arguments(const Instr& instr) {
+  std::string positional, named;
+  size_t last = instr.args.size();
+  const auto by_name = [&](const NamedArg& a) {
+    return std::find(kNamed.begin(), kNamed.end(), a.name) != kNamed.end();
+  };
+  while (last > 0 && (is_default(instr, instr.args[last - 1]) || by_name(instr.args[last - 1])))
+    --last;
+  // Below `last` all is positional unless a name has come before.
+  for (size_t i = 0; i < instr.args.size(); ++i) {
+    const NamedArg& a = instr.args[i];
+    if (i < last && named.empty() && !(by_name(a) && !std::holds_alternative<Ref>(a.value))) {
+      positional += (i == 0 ? "" : ", ") + value(a.value, instr);
+      continue;
+    }
+    if (is_default(instr, a)) continue;
+    named += fmt::format("{}{} = {}", named.empty() ? "" : ", ", a.name, value(a.value, instr));
+  }
+  if (named.empty()) return positional;
+  return fmt::format("{}{}{{ {} }}", positional, positional.empty() ? "" : ", ", named);
+}
+
+// rt.vjp('aten::op', { gradients }, { which operands want one }, arguments of the call …)
+std::string FunctionWriter::vjp(const Instr& instr) {
+  std::string grads, needs;
+  Instr call = instr;
+  call.op = instr.op.substr(5);
+  call.args.clear();
+  for (const NamedArg& a : instr.args) {
+    if (a.name == "grad_outputs") {
+      for (Ref g : std::get<std::vector<Ref>>(a.value))
+        grads += (grads.empty() ? "" : ", ") + (g.id < 0 ? std::string("false") : expression(g.id));
+    } else if (a.name == "needs") {
+      for (bool b : std::get<std::vector<bool>>(a.value))
+        needs += fmt::format("{}{}", needs.empty() ? "" : ", ", b);
+    } else {
+      call.args.push_back(a);
+    }
+  }
+  return fmt::format("rt.vjp({}, {{ {} }}, {{ {} }}, {})", quoted(call.op), grads, needs,
+                     arguments(call));
+}
+
+std::string FunctionWriter::comment(const Instr& instr) const {
+  std::string module = instr.module;
+  if (!path_.empty() && lower::below_path(module, path_))
+    module = module.substr(path_.size() + 1);
+  else if (module == path_ && !path_.empty())
+    module = "";
+  const std::string place = instr.loc.line > 0 ? short_form(instr.loc) : "";
+  if (place.empty() && module.empty()) return "";
+  return fmt::format("  -- {}{}{}", place, place.empty() || module.empty() ? "" : "  ", module);
+}
+
+void FunctionWriter::put(std::string code, const Instr& instr) {
+  const std::string note = comment(instr);
+  const std::string line = indent_ + code;
+  if (line.size() + note.size() <= kWidth) {
+    lines_.push_back(line + note);
+    return;
+  }
+  if (!note.empty()) lines_.push_back(indent_ + note.substr(2));
+  lines_.push_back(wrap(line, kWidth, indent_ + "  "));
+}
+
+void FunctionWriter::call(const Instr& instr) {
+  if (lower::is_in_place(instr.op)) {
+    const int into = lower::reads(instr)[0];
+    put(fmt::format("{}({})", operators_.call(instr.op), arguments(instr)), instr);
+    expression_[instr.outs[0]] = expression(into);
+    if (const auto it = hint_.find(into); it != hint_.end()) hint_[instr.outs[0]] = it->second;
+    return;
+  }
+  const bool again = instr.op.starts_with("vjp::");
+  std::string right = again ? vjp(instr)
+                            : fmt::format("{}({})", operators_.call(instr.op), arguments(instr));
+  if (!again && returns_list(instr.op)) right = fmt::format("unpack({})", right);
+  // Results of a list are unpacked; trailing ones that nobody wants are left out.
+  size_t count = instr.outs.size();
+  while (count > 0 && instr.outs[count - 1] < 0) --count;
+  std::string left;
+  std::vector<std::string> new_locals;
+  bool all_local = true, any_local = false;
+  for (size_t i = 0; i < count; ++i) {
+    bool local = false;
+    std::string name = "_";
+    if (instr.outs[i] >= 0) {
+      name = target(instr.outs[i], local);
+      if (local) new_locals.push_back(name);
+      all_local = all_local && local;
+      any_local = any_local || local;
+    } else if (names_.take("_")) {  // declared once
+      new_locals.push_back("_");
+      any_local = true;
+    }
+    left += (i == 0 ? "" : ", ") + name;
+  }
+  if (any_local && !all_local) {
+    std::string list;
+    for (const std::string& name : new_locals) list += (list.empty() ? "" : ", ") + name;
+    raw("local " + list);
+  }
+  put(fmt::format("{}{} = {}", any_local && all_local ? "local " : "", left, right), instr);
+}
+
+void FunctionWriter::statement(const Instr& instr) {
+  switch (instr.kind) {
+    case InstrKind::call:
+      call(instr);
+      break;
+    case InstrKind::release: {
+      std::string list;
+      for (int slot : lower::reads(instr)) {
+        list += (list.empty() ? "" : ", ") + expression(slot);
+        freed(slot);
+      }
+      lines_.push_back(wrap(fmt::format("{}release({})", indent_, list), kWidth, indent_ + "  "));
+      break;
+    }
+    case InstrKind::accumulate:
+    case InstrKind::update: {
+      const bool gradient = instr.kind == InstrKind::accumulate;
+      const std::string full = parameter(instr.target, gradient ? "g" : "u");
+      // The table that holds the field, and the field.
+      size_t at = full.back() == ']' ? full.rfind('[') : full.rfind('.');
+      std::string key = full.substr(at);
+      key = key.front() == '.' ? quoted(key.substr(1)) : key.substr(1, key.size() - 2);
+      const int value = lower::reads(instr)[0];
+      const char* verb = !gradient ? "update" : lower::is_owned(instr) ? "accumulate" : "accumulate_copy";
+      put(fmt::format("{}({}, {}, {})", verb, full.substr(0, at), key, expression(value)), instr);
+      if (gradient && lower::is_owned(instr)) freed(value);
+      break;
+    }
+  }
+}
+
+}  // namespace nns::codegen

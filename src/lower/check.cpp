@@ -1,0 +1,118 @@
+// Static check of one rank's Program.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "lower/passes.h"
+#include "lower/uses.h"
+
+namespace nns::lower {
+namespace {
+
+class Checker {
+ public:
+  explicit Checker(const Program& program) : program_(program) {
+    for (const auto* leaves : {&program.parameters, &program.buffers, &program.constants})
+      lasting_.insert(leaves->begin(), leaves->end());
+  }
+
+  void run() {
+    for (const Segment& segment : program_.segments) check_segment(segment);
+    for (const ScheduleEntry& entry : program_.schedule)
+      if (std::none_of(program_.segments.begin(), program_.segments.end(),
+                       [&](const Segment& s) { return s.name == entry.segment; }))
+        broken("schedule names segment '{}', which does not exist", entry.segment);
+  }
+
+ private:
+  template <class... A>
+  [[noreturn]] void broken(fmt::format_string<A...> f, A&&... args) const {
+    fail(ErrorKind::internal, "[lower.check] {}{}", where_, fmt::format(f, std::forward<A>(args)...));
+  }
+
+  std::string name(int slot) const {
+    const std::string& name = program_.slot(slot).name;
+    return name.empty() ? fmt::format("%{}", slot) : fmt::format("%{} ({})", slot, name);
+  }
+
+  void check_segment(const Segment& segment) {
+    where_ = fmt::format("segment {}: ", segment.name);
+    live_ = lasting_;
+    fixed_ = lasting_;
+    for (int in : segment.inputs) {
+      live_.insert(in);
+      fixed_.insert(in);
+    }
+    for (int slot : segment.saved_in) {
+      if (!handed_.contains(slot)) broken("saved value {} is not provided", name(slot));
+      live_.insert(slot);
+    }
+    for (size_t i = 0; i < segment.instrs.size(); ++i) {
+      where_ = fmt::format("segment {}, instruction {}: ", segment.name, i);
+      check_instr(segment.instrs[i]);
+    }
+    where_ = fmt::format("segment {}: ", segment.name);
+    for (int out : segment.outputs)
+      if (!live_.contains(out)) broken("output {} is gone at the end", name(out));
+    for (int slot : segment.saved_out) {
+      if (!live_.contains(slot)) broken("saved value {} is gone at the end", name(slot));
+      handed_.insert(slot);
+    }
+    size_t end = 0;
+    for (const BlockRun& run : segment.blocks) {
+      if (run.first < end || run.last <= run.first || run.last > segment.instrs.size())
+        broken("block {} covers [{}, {}) of {} instructions, after {}", run.path, run.first,
+               run.last, segment.instrs.size(), end);
+      end = run.last;
+    }
+  }
+
+  void check_instr(const Instr& instr) {
+    for (int slot : reads(instr))
+      if (!live_.contains(slot))
+        broken("{} is used {}", name(slot), made_.contains(slot) ? "after its release" : "before it is made");
+    switch (instr.kind) {
+      case InstrKind::release:
+        for (int slot : reads(instr)) {
+          if (fixed_.contains(slot)) broken("{} is not this segment's to release", name(slot));
+          if (live_.erase(slot) == 0) broken("{} is released twice", name(slot));
+        }
+        break;
+      case InstrKind::accumulate:
+        if (program_.slot(instr.target).role != SlotRole::parameter)
+          broken("gradient of {}, which is no parameter", name(instr.target));
+        if (program_.slot(instr.target).type != program_.slot(reads(instr)[0]).type)
+          broken("gradient {} of parameter {}", to_string(program_.slot(reads(instr)[0]).type),
+                 to_string(program_.slot(instr.target).type));
+        if (is_owned(instr)) live_.erase(reads(instr)[0]);
+        break;
+      case InstrKind::update:
+        if (program_.slot(instr.target).role != SlotRole::buffer)
+          broken("update of {}, which is no buffer", name(instr.target));
+        break;
+      case InstrKind::call:
+        if (is_in_place(instr.op)) {
+          const int into = reads(instr)[0];
+          if (fixed_.contains(into)) broken("{} writes {}", instr.op, name(into));
+          live_.erase(into);
+        }
+        break;
+    }
+    for (int out : instr.outs) {
+      if (out < 0) continue;
+      if (!made_.insert(out).second) broken("{} is made twice", name(out));
+      live_.insert(out);
+    }
+  }
+
+  const Program& program_;
+  std::set<int> lasting_, fixed_, live_, made_, handed_;
+  std::string where_;
+};
+
+}  // namespace
+
+void check(const Program& program) { Checker(program).run(); }
+
+}  // namespace nns::lower

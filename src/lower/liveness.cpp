@@ -1,0 +1,172 @@
+// Last uses: every tensor that a segment owns is released right after the instruction that reads it
+// last. Instances of one repeated block release alike; what only some of them would release is
+// released after the last of them.
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "lower/passes.h"
+#include "lower/uses.h"
+
+namespace nns::lower {
+namespace {
+
+class Releases {
+ public:
+  Releases(const Program& program, Segment& segment) : program_(program), segment_(segment) {}
+
+  void run() {
+    find_last_uses();
+    while (!settle_blocks()) {
+    }
+    write();
+  }
+
+ private:
+  bool owned(int slot) const {
+    const auto listed = [slot](const std::vector<int>& list) {
+      return std::find(list.begin(), list.end(), slot) != list.end();
+    };
+    return slot >= 0 && is_local(program_, slot) && !kept_.contains(slot) && !listed(segment_.inputs);
+  }
+
+  void find_last_uses() {
+    kept_.insert(segment_.outputs.begin(), segment_.outputs.end());
+    kept_.insert(segment_.saved_out.begin(), segment_.saved_out.end());
+    for (const Segment& other : program_.segments)
+      kept_.insert(other.outputs.begin(), other.outputs.end());
+    for (size_t i = 0; i < segment_.instrs.size(); ++i) {
+      const Instr& instr = segment_.instrs[i];
+      for (int slot : reads(instr)) last_[slot] = i;
+      for (int out : instr.outs)
+        if (out >= 0) last_[out] = i;
+      // The tensor lives on under the result's name, or belongs to the gradient.
+      if (instr.kind == InstrKind::accumulate && is_owned(instr)) taken_.insert(reads(instr)[0]);
+      if (instr.kind == InstrKind::call && is_in_place(instr.op)) taken_.insert(reads(instr)[0]);
+    }
+    for (const auto& [slot, i] : last_)
+      if (owned(slot) && !taken_.contains(slot)) after_[i].push_back(slot);
+  }
+
+  // Slots that instances use in corresponding places.
+  std::vector<int> places(const BlockRun& run) const {
+    std::vector<int> slots;
+    for (size_t i = run.first; i < run.last; ++i) {
+      for (int slot : reads(segment_.instrs[i])) slots.push_back(slot);
+      for (int out : segment_.instrs[i].outs)
+        if (out >= 0) slots.push_back(out);
+    }
+    return slots;
+  }
+
+  // Makes the releases of each run of one body alike. Returns false when a run had to give up an
+  // instance, after which everything is looked at again.
+  bool settle_blocks() {
+    auto& blocks = segment_.blocks;
+    for (size_t a = 0; a < blocks.size();) {
+      size_t b = a + 1;
+      while (b < blocks.size() && blocks[b].body == blocks[a].body &&
+             blocks[b].first == blocks[b - 1].last)
+        ++b;
+      if (!settle_run(a, b)) return false;
+      a = b;
+    }
+    return true;
+  }
+
+  bool releases_inside(int slot, const BlockRun& run) const {
+    const auto it = last_.find(slot);
+    if (it == last_.end() || it->second < run.first || it->second >= run.last) return false;
+    const auto& list = after_.find(it->second);
+    return list != after_.end() &&
+           std::find(list->second.begin(), list->second.end(), slot) != list->second.end();
+  }
+
+  bool settle_run(size_t a, size_t b) {
+    auto& blocks = segment_.blocks;
+    std::vector<std::vector<int>> slots;
+    for (size_t k = a; k < b; ++k) slots.push_back(places(blocks[k]));
+    const size_t end = blocks[b - 1].last - 1;
+    for (size_t p = 0; p < slots[0].size(); ++p) {
+      std::vector<bool> inside;
+      bool invariant = true;
+      for (size_t k = a; k < b; ++k) {
+        inside.push_back(releases_inside(slots[k - a][p], blocks[k]));
+        invariant = invariant && slots[k - a][p] == slots[0][p];
+      }
+      const size_t count = static_cast<size_t>(std::count(inside.begin(), inside.end(), true));
+      if (count == 0 || count == inside.size()) continue;
+      if (invariant) {  // one tensor that all instances read
+        move_release(slots[0][p], end);
+        continue;
+      }
+      // A tensor that the first (or the last) instance must not release: that one stands alone.
+      if (!inside.front())
+        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(a));
+      else
+        blocks.erase(blocks.begin() + static_cast<std::ptrdiff_t>(b - 1));
+      drop_lone_blocks();
+      return false;
+    }
+    return true;
+  }
+
+  void drop_lone_blocks() {
+    std::map<int, int> count;
+    for (const BlockRun& run : segment_.blocks) ++count[run.body];
+    std::erase_if(segment_.blocks, [&](const BlockRun& run) { return count[run.body] < 2; });
+  }
+
+  void move_release(int slot, size_t to) {
+    auto& from = after_[last_.at(slot)];
+    std::erase(from, slot);
+    last_[slot] = to;
+    outside_[to].push_back(slot);
+  }
+
+  void write() {
+    std::vector<Instr> result;
+    std::vector<size_t> start(segment_.instrs.size() + 1);
+    std::set<size_t> block_ends;
+    for (const BlockRun& run : segment_.blocks) block_ends.insert(run.last - 1);
+    std::map<size_t, size_t> end_of;  // of blocks, after their own releases
+    const auto release = [&](std::vector<int>& slots, const Instr& after) {
+      if (slots.empty()) return;
+      std::sort(slots.begin(), slots.end());
+      Instr instr;
+      instr.kind = InstrKind::release;
+      instr.node = after.node;
+      instr.module = after.module;
+      for (int slot : slots) instr.args.push_back({"", Ref{slot}});
+      result.push_back(std::move(instr));
+    };
+    for (size_t i = 0; i < segment_.instrs.size(); ++i) {
+      start[i] = result.size();
+      result.push_back(std::move(segment_.instrs[i]));
+      const Instr copy = result.back();
+      release(after_[i], copy);
+      end_of[i] = result.size();
+      release(outside_[i], copy);
+    }
+    for (BlockRun& run : segment_.blocks) {
+      run.first = start[run.first];
+      run.last = end_of[run.last - 1];
+    }
+    segment_.instrs = std::move(result);
+  }
+
+  const Program& program_;
+  Segment& segment_;
+  std::set<int> kept_, taken_;
+  std::map<int, size_t> last_;
+  std::map<size_t, std::vector<int>> after_, outside_;
+};
+
+}  // namespace
+
+void insert_releases(Program& program) {
+  for (Segment& segment : program.segments) Releases(program, segment).run();
+}
+
+}  // namespace nns::lower

@@ -1,0 +1,162 @@
+// Dead calls, values handed from forward to backward, reuse of memory.
+#include "lower/passes.h"
+
+#include <algorithm>
+#include <set>
+
+#include "annotate/op_table.h"
+#include "lower/signature.h"
+#include "lower/uses.h"
+
+namespace nns::lower {
+
+bool makes_memory(std::string_view op) {
+  if (op.starts_with("vjp::")) return false;  // autograd may hand out what it was given
+  if (const annotate::OpInfo* info = annotate::find(op)) return !info->view && !info->identity;
+  for (const Signature& s : signatures())
+    if (s.op == op) return !s.outputs.empty() || op == "aten::embedding_dense_backward";
+  return false;
+}
+
+bool is_owned(const Instr& instr) {
+  for (const NamedArg& a : instr.args)
+    if (a.name == "owned") return std::get<bool>(a.value);
+  return false;
+}
+
+void remove_dead_calls(Program& program) {
+  std::vector<bool> needed(program.slots.size(), false);
+  for (size_t s = program.segments.size(); s-- > 0;) {
+    Segment& segment = program.segments[s];
+    for (int out : segment.outputs) needed[static_cast<size_t>(out)] = true;
+    std::vector<Instr> kept;
+    for (size_t i = segment.instrs.size(); i-- > 0;) {
+      Instr& instr = segment.instrs[i];
+      const bool live = instr.kind != InstrKind::call ||
+                        std::any_of(instr.outs.begin(), instr.outs.end(), [&](int out) {
+                          return out >= 0 && needed[static_cast<size_t>(out)];
+                        });
+      if (!live) continue;
+      for (int slot : reads(instr)) needed[static_cast<size_t>(slot)] = true;
+      kept.push_back(std::move(instr));
+    }
+    std::reverse(kept.begin(), kept.end());
+    segment.instrs = std::move(kept);
+  }
+}
+
+void find_saved(Program& program) {
+  std::vector<int> maker(program.slots.size(), -1);
+  for (size_t s = 0; s < program.segments.size(); ++s) {
+    Segment& segment = program.segments[s];
+    std::set<int> taken;
+    for (int in : segment.inputs) maker[static_cast<size_t>(in)] = static_cast<int>(s);
+    for (const Instr& instr : segment.instrs) {
+      for (int slot : reads(instr)) {
+        const int from = maker[static_cast<size_t>(slot)];
+        if (from < 0 || from == static_cast<int>(s) || !taken.insert(slot).second) continue;
+        segment.saved_in.push_back(slot);
+        auto& out = program.segments[static_cast<size_t>(from)].saved_out;
+        if (std::find(out.begin(), out.end(), slot) == out.end()) out.push_back(slot);
+      }
+      for (int out : instr.outs)
+        if (out >= 0) maker[static_cast<size_t>(out)] = static_cast<int>(s);
+    }
+  }
+  for (Segment& segment : program.segments) {
+    std::sort(segment.saved_in.begin(), segment.saved_in.end());
+    std::sort(segment.saved_out.begin(), segment.saved_out.end());
+  }
+}
+
+namespace {
+
+// Slots that may share memory, by the call that made it.
+class Memory {
+ public:
+  Memory(const Program& program, const Segment& segment)
+      : program_(program), root_(program.slots.size(), -1), last_(program.slots.size(), -1) {
+    for (size_t i = 0; i < segment.instrs.size(); ++i) {
+      const Instr& instr = segment.instrs[i];
+      const std::vector<int> in = reads(instr);
+      for (int slot : in)
+        if (root_[at(slot)] >= 0) last_[at(root_[at(slot)])] = static_cast<int>(i);
+      if (instr.kind != InstrKind::call) continue;
+      for (int out : instr.outs) {
+        if (out < 0) continue;
+        // A view belongs to what it looks at; where that is unknown, to nobody.
+        root_[at(out)] = makes_memory(instr.op) ? out : in.empty() ? -1 : root_[at(in[0])];
+        if (!makes_memory(instr.op) && instr.op.starts_with("vjp::")) root_[at(out)] = -1;
+      }
+    }
+    for (int slot : segment.saved_out) keep(slot);
+    for (int slot : segment.outputs) keep(slot);
+  }
+
+  // Whether the tensor is all of the memory of a call of this segment and nothing reads that memory
+  // after instruction `i`.
+  bool dies_at(int slot, size_t i) const {
+    const int root = root_[at(slot)];
+    return root >= 0 && last_[at(root)] == static_cast<int>(i) &&
+           bytes_of(program_.slot(slot).type) == bytes_of(program_.slot(root).type);
+  }
+  bool is_root(int slot) const { return root_[at(slot)] == slot; }
+  int root(int slot) const { return root_[at(slot)]; }
+  // After `slot` was written in place, `result` is its name.
+  void rename(int slot, int result, int last_use) {
+    for (int& root : root_)
+      if (root == slot) root = result;
+    last_[at(result)] = last_use;
+  }
+  int last_use(int slot) const { return last_[at(slot)]; }
+
+ private:
+  static size_t at(int slot) { return static_cast<size_t>(slot); }
+  void keep(int slot) {
+    if (root_[at(slot)] >= 0) last_[at(root_[at(slot)])] = INT32_MAX;
+  }
+
+  const Program& program_;
+  std::vector<int> root_, last_;
+};
+
+void sum_in_place(const Program& program, Memory& memory, Instr& instr, size_t i) {
+  const auto operand = [&](size_t k) { return std::get<Ref>(instr.args[k].value).id; };
+  if (instr.op != "aten::add.Tensor" || instr.args.size() != 2) return;
+  const int a = operand(0), b = operand(1), out = instr.outs[0];
+  if (a == b || memory.root(a) == memory.root(b)) return;
+  for (const auto& [into, other] : {std::pair(a, b), std::pair(b, a)}) {
+    if (!memory.is_root(into) || !memory.dies_at(into, i)) continue;
+    if (program.slot(into).type != program.slot(out).type) continue;
+    instr.op = "aten::add_.Tensor";
+    instr.args[0].value = Ref{into};
+    instr.args[1].value = Ref{other};
+    memory.rename(into, out, memory.last_use(out));
+    return;
+  }
+}
+
+}  // namespace
+
+void reuse_memory(Program& program) {
+  for (Segment& segment : program.segments) {
+    if (segment.saved_in.empty()) continue;  // only sums of gradients
+    Memory memory(program, segment);
+    for (size_t i = 0; i < segment.instrs.size(); ++i) {
+      Instr& instr = segment.instrs[i];
+      if (instr.kind == InstrKind::accumulate) {
+        const int value = std::get<Ref>(instr.args[0].value).id;
+        bool expanded = false;
+        for (size_t k = 0; k < i && !memory.is_root(value); ++k)
+          if (std::find(segment.instrs[k].outs.begin(), segment.instrs[k].outs.end(), value) !=
+              segment.instrs[k].outs.end())
+            expanded = segment.instrs[k].op.find("expand") != std::string::npos;
+        instr.args.push_back({"owned", !expanded && memory.dies_at(value, i)});
+      } else if (instr.kind == InstrKind::call) {
+        sum_in_place(program, memory, instr, i);
+      }
+    }
+  }
+}
+
+}  // namespace nns::lower

@@ -1,0 +1,26 @@
+// Passes over a Program, in the order in which `lower` runs them.
+#pragma once
+
+#include "lower/program.h"
+
+namespace nns::lower {
+
+// Removes calls whose results nobody reads, last segment first.
+void remove_dead_calls(Program& program);
+// Sets what each segment hands to later ones: slots made (or got) in one and read in another.
+void find_saved(Program& program);
+// Lets sums of gradients write into an addend that nobody else reads, and marks gradients that an
+// accumulation may keep instead of copying.
+void reuse_memory(Program& program);
+// Marks runs of repeated blocks by module path ("h.0", "h.1", …).
+void find_blocks(Program& program);
+// Inserts a release after the last use of every tensor that a segment owns; inside repeated blocks
+// only where every instance does.
+void insert_releases(Program& program);
+
+// Proves one rank's Program well formed; throws an internal Error that names segment, instruction
+// and slot: use before definition, use after release, a released input or parameter, a saved value
+// that is missing, a parameter whose gradient is accumulated without a use, blocks that overlap.
+void check(const Program& program);
+
+}  // namespace nns::lower

@@ -1,0 +1,169 @@
+// Recording of calls and the reverse walk.
+#include "lower/tape.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "annotate/op_table.h"
+#include "base/error.h"
+#include "lower/signature.h"
+
+namespace nns::lower {
+
+void Tape::set_flag(Ref ref) {
+  if (requires_.size() <= static_cast<size_t>(ref.id)) requires_.resize(ref.id + 64, false);
+  requires_[static_cast<size_t>(ref.id)] = true;
+}
+
+bool Tape::requires_grad(Ref ref) const {
+  return ref.id >= 0 && static_cast<size_t>(ref.id) < requires_.size() &&
+         requires_[static_cast<size_t>(ref.id)];
+}
+
+std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, const CallSite& site,
+                             const std::vector<TensorType>* types) {
+  const Rule* rule = find_rule(op);
+  const annotate::OpInfo* info = annotate::find(op);
+  std::vector<bool> needs;
+  bool any = false;
+  for_each_ref(args, [&](Ref ref) {
+    needs.push_back(requires_grad(ref));
+    any = any || needs.back();
+  });
+  const bool constant =
+      rule != nullptr ? rule->kind == RuleKind::constant : info != nullptr && info->constant;
+  const bool differentiable = training_ && any && site.grad_enabled && !constant;
+
+  const CallSite outer = std::exchange(site_, site);
+  Entry entry{std::string(op), std::move(args), {}, std::move(needs), {}, rule, e_.origin(),
+              site.region};
+  bool emitted = false;
+  if (rule != nullptr && rule->forward != nullptr) {
+    Forward f(*this, e_, entry.op, entry.args, differentiable, site.ordinal);
+    emitted = rule->forward(f);
+    if (emitted) {
+      entry.outs = std::move(f.taken());
+      entry.kept = std::move(f.kept());
+      for (const auto& [name, ref] : entry.kept) {
+        std::string& hint = e_.program().slots[static_cast<size_t>(ref.id)].name;
+        if (hint.empty()) hint = name;
+      }
+    }
+  }
+  if (!emitted)
+    entry.outs = types != nullptr ? e_.call_typed(op, entry.args, *types) : e_.call(op, entry.args);
+  site_ = outer;
+
+  // The calls of an expansion are on the tape themselves.
+  if (!differentiable || (emitted && rule->kind == RuleKind::expand)) return entry.outs;
+  bool recorded = false;
+  for (Ref out : entry.outs) {
+    const DType dtype = e_.dtype(out);
+    if (!is_floating(dtype) && !is_complex(dtype)) continue;
+    set_flag(out);
+    recorded = true;
+  }
+  std::vector<Ref> outs = entry.outs;
+  if (recorded) entries_.push_back(std::move(entry));
+  return outs;
+}
+
+std::vector<Ref> Forward::grad_calls(std::string_view op, std::vector<Arg> values) {
+  const auto names = argument_names(op);
+  NNS_CHECK(values.size() <= names.size(), "{}: too many arguments", op);
+  std::vector<NamedArg> args;
+  for (size_t i = 0; i < values.size(); ++i)
+    args.push_back({std::string(names[i]), std::move(values[i])});
+  return tape_.apply(op, std::move(args), tape_.site());
+}
+
+// The call itself, executed again under autograd: `vjp::<op>` takes its arguments, the gradients of
+// its outputs and which operands want one.
+std::vector<Ref> Tape::fallback(const Entry& entry, const std::vector<Ref>& grads) {
+  if (on_fallback) on_fallback(entry.op);
+  std::vector<NamedArg> args = entry.args;
+  std::vector<TensorType> types;
+  size_t at = 0;
+  for_each_ref(entry.args, [&](Ref ref) {
+    if (entry.needs[at++]) types.push_back(e_.type(ref));
+  });
+  args.push_back({"grad_outputs", grads});
+  args.push_back({"needs", entry.needs});
+  const std::vector<Ref> outs = e_.call_typed("vjp::" + entry.op, std::move(args), types);
+  std::vector<Ref> given(entry.needs.size());
+  size_t next = 0;
+  for (size_t i = 0; i < given.size(); ++i)
+    if (entry.needs[i]) given[i] = outs[next++];
+  return given;
+}
+
+void Tape::derive(const Entry& entry, const std::vector<Ref>& grads, std::vector<Ref>& given) {
+  if (entry.rule == nullptr || entry.rule->backward == nullptr) {
+    given = fallback(entry, grads);
+    return;
+  }
+  Backward b(e_, entry.op, entry.args, entry.outs, grads, entry.kept, entry.needs);
+  entry.rule->backward(b);
+  given = b.given();
+}
+
+void Tape::name_gradient(Ref gradient, Ref of) {
+  auto& slots = e_.program().slots;
+  std::string& name = slots[static_cast<size_t>(gradient.id)].name;
+  const std::string& full = slots[static_cast<size_t>(of.id)].name;
+  if (name.empty()) name = "d_" + full.substr(full.rfind('.') + 1);
+}
+
+void Tape::reverse(Ref output, Ref seed, const Leaves& leaves) {
+  std::vector<Ref> grad_of(e_.program().slots.size());
+  std::map<int, std::map<int, Ref>> replayed;
+  grad_of[static_cast<size_t>(output.id)] = seed;
+  for (size_t k = entries_.size(); k-- > 0;) {
+    const Entry* entry = &entries_[k];
+    std::vector<Ref> grads;
+    bool any = false;
+    for (Ref out : entry->outs) {
+      grads.push_back(grad_of[static_cast<size_t>(out.id)]);
+      any = any || grads.back().id >= 0;
+    }
+    if (!any) continue;
+    e_.set_origin(entry->origin);
+    Entry moved;
+    if (entry->region >= 0) {
+      auto found = replayed.find(entry->region);
+      if (found == replayed.end()) {
+        found = replayed.emplace(entry->region, replay(entry->region)).first;
+        e_.set_origin(entry->origin);
+      }
+      const auto move = [&](Ref& ref) {
+        if (const auto it = found->second.find(ref.id); it != found->second.end()) ref = it->second;
+      };
+      moved = *entry;
+      for_each_ref(moved.args, move);
+      for (Ref& ref : moved.outs) move(ref);
+      for (auto& [name, ref] : moved.kept) move(ref);
+    }
+    std::vector<Ref> given;
+    const size_t first_slot = e_.program().slots.size();
+    derive(entry->region >= 0 ? moved : *entry, grads, given);
+    size_t at = 0;
+    for_each_ref(entry->args, [&](Ref ref) {
+      const Ref g = given.at(at++);
+      if (g.id < 0) return;
+      if (g.id >= static_cast<int>(first_slot)) name_gradient(g, ref);
+      if (leaves.is_leaf(ref)) {
+        leaves.receive(ref, g);
+        return;
+      }
+      Ref& sum = grad_of[static_cast<size_t>(ref.id)];
+      if (sum.id < 0) {
+        sum = g;
+      } else {
+        sum = e_.add(sum, g);
+        name_gradient(sum, ref);
+      }
+    });
+  }
+}
+
+}  // namespace nns::lower

@@ -1,0 +1,69 @@
+// Tape: the calls of a forward pass with what their derivatives need, and the reverse walk over
+// them that writes the backward pass.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "lower/rule.h"
+
+namespace nns::lower {
+
+// How a call is made, beside its arguments.
+struct CallSite {
+  int ordinal = 0;
+  bool grad_enabled = true;
+  int region = -1;  // recompute region
+};
+
+class Tape {
+ public:
+  Tape(Emitter& emitter, bool training) : e_(emitter), training_(training) {}
+
+  // Emits a call by its rule and returns its outputs, of the given types when those are known.
+  std::vector<Ref> apply(std::string_view op, std::vector<NamedArg> args, const CallSite& site,
+                         const std::vector<TensorType>* types = nullptr);
+
+  void require_grad(Ref ref) { set_flag(ref); }
+  bool requires_grad(Ref ref) const;
+  const CallSite& site() const { return site_; }
+
+  // Writes the reverse pass from `output` seeded with `seed`. `leaf` receives each gradient of a
+  // slot for which `is_leaf` holds, at once and once per use.
+  struct Leaves {
+    std::function<bool(Ref)> is_leaf;
+    std::function<void(Ref slot, Ref gradient)> receive;
+  };
+  void reverse(Ref output, Ref seed, const Leaves& leaves);
+
+  // Called by `reverse` before the first derivative of a recompute region is written; writes the
+  // region's forward calls anew and returns the new slot of each of its old ones.
+  std::function<std::map<int, Ref>(int region)> replay;
+  // Called for each call that has no rule and needs a gradient.
+  std::function<void(std::string_view op)> on_fallback;
+
+ private:
+  struct Entry {
+    std::string op;
+    std::vector<NamedArg> args;
+    std::vector<Ref> outs;
+    std::vector<bool> needs;
+    Kept kept;
+    const Rule* rule;
+    Origin origin;
+    int region;
+  };
+
+  void set_flag(Ref ref);
+  void name_gradient(Ref gradient, Ref of);
+  void derive(const Entry& entry, const std::vector<Ref>& grads, std::vector<Ref>& given);
+  std::vector<Ref> fallback(const Entry& entry, const std::vector<Ref>& grads);
+
+  Emitter& e_;
+  bool training_;
+  CallSite site_;
+  std::vector<Entry> entries_;
+  std::vector<bool> requires_;  // by slot
+};
+
+}  // namespace nns::lower

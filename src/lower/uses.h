@@ -1,0 +1,34 @@
+// Who reads and writes the slots of a segment: shared by the passes.
+#pragma once
+
+#include <vector>
+
+#include "lower/emitter.h"
+#include "lower/program.h"
+
+namespace nns::lower {
+
+// Slots an instruction reads, in argument order, repeats kept.
+inline std::vector<int> reads(const Instr& instr) {
+  std::vector<int> slots;
+  for_each_ref(instr.args, [&](Ref ref) { slots.push_back(ref.id); });
+  return slots;
+}
+
+// Whether a run of the program owns the slot's tensor: what it makes itself.
+inline bool is_local(const Program& program, int slot) {
+  return program.slot(slot).role == SlotRole::activation ||
+         program.slot(slot).role == SlotRole::gradient;
+}
+
+// Whether the result of `op` has memory of its own. Unknown operators count as views.
+bool makes_memory(std::string_view op);
+// Whether `op` writes its first argument and returns it.
+inline bool is_in_place(std::string_view op) {
+  const size_t end = std::min(op.find('.'), op.size());
+  return end > 0 && op[end - 1] == '_' && op.substr(0, end).find("__") == std::string_view::npos;
+}
+// Whether an accumulation takes the tensor over instead of copying it.
+bool is_owned(const Instr& accumulate);
+
+}  // namespace nns::lower

@@ -1,0 +1,233 @@
+// nnscaler._C.runtime: what generated programs call beside operators.
+#include "tensor/register.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+#include <ATen/core/grad_mode.h>
+#include <c10/core/AutogradState.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "script/state.h"
+#include "tensor/call.h"
+#include "tensor/calling.h"
+
+namespace nns::runtime {
+namespace {
+
+using script::guarded;
+using tensor::Box;
+
+// release(a, b, …): the tensors are gone; nil is skipped.
+int release(lua_State* L) {
+  const int n = lua_gettop(L);
+  for (int i = 1; i <= n; ++i)
+    if (Box* box = tensor::test_box_at(L, i)) tensor::release(*box);
+  return 0;
+}
+
+// accumulate(gradients, key, x): gradients[key] += x. The first x becomes the gradient itself; any
+// other is released.
+int accumulate(lua_State* L) {
+  Box& x = tensor::check_box(L, 3);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, 1);
+  if (lua_isnil(L, -1)) {
+    lua_pushvalue(L, 2);
+    lua_pushvalue(L, 3);
+    lua_rawset(L, 1);
+    return 0;
+  }
+  tensor::real_of(tensor::check_box(L, -1)).add_(tensor::real_of(x));
+  tensor::release(x);
+  return 0;
+}
+
+// The same for a tensor that others still read.
+int accumulate_copy(lua_State* L) {
+  const at::Tensor& x = tensor::check_real(L, 3);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, 1);
+  if (!lua_isnil(L, -1)) {
+    tensor::real_of(tensor::check_box(L, -1)).add_(x);
+    return 0;
+  }
+  lua_pushvalue(L, 2);
+  tensor::push(L, x.clone(at::MemoryFormat::Contiguous));
+  lua_rawset(L, 1);
+  return 0;
+}
+
+// constant(bytes, dtype, shape, device): a tensor of these elements (row-major, little-endian).
+int constant(lua_State* L) {
+  size_t size = 0;
+  const char* bytes = luaL_checklstring(L, 1, &size);
+  const auto dtype = dtype_from_name(script::check_string(L, 2));
+  if (!dtype) luaL_argerror(L, 2, "expected a dtype");
+  at::Tensor x = at::empty(script::check_ints(L, 3), at::TensorOptions(tensor::to_torch(*dtype)));
+  if (x.nbytes() != size)
+    fail(ErrorKind::state, "[runtime.constant] {} bytes for {}", size, to_string(tensor::type_of(x)));
+  if (size > 0) std::memcpy(x.mutable_data_ptr(), bytes, size);
+  tensor::push(L, x.to(at::Device(script::opt_string(L, 4, "cpu"))));
+  return 1;
+}
+
+// run(f, …): calls f without autograd: no tape, no version counters.
+int run(lua_State* L) {
+  const at::AutoGradMode off(false);
+  const at::AutoDispatchBelowADInplaceOrView below;
+  lua_call(L, lua_gettop(L) - 1, LUA_MULTRET);
+  return lua_gettop(L);
+}
+
+// --- derivative by re-execution --------------------------------------------------------------------
+
+// Replaces the tensors among the values on the stack by leaves of a graph of their own.
+class Leaves {
+ public:
+  Leaves(lua_State* L, const tensor::Overload& overload, std::vector<bool> needs)
+      : L_(L), overload_(overload), needs_(std::move(needs)) {}
+
+  void replace(int index) {
+    if (Box* box = tensor::test_box_at(L_, index)) {
+      tensor::push(L_, leaf(tensor::real_of(*box)));
+      lua_replace(L_, index);
+      return;
+    }
+    if (!lua_istable(L_, index)) return;
+    lua_newtable(L_);
+    const int copy = lua_gettop(L_);
+    const int n = static_cast<int>(lua_objlen(L_, index));
+    for (int i = 1; i <= n; ++i) {
+      lua_rawgeti(L_, index, i);
+      replace(lua_gettop(L_));
+      lua_rawseti(L_, copy, i);
+    }
+    for (const tensor::Want& want : overload_.args) {  // keyword arguments in the schema's order
+      lua_getfield(L_, index, want.name.c_str());
+      if (lua_isnil(L_, -1)) {
+        lua_pop(L_, 1);
+        continue;
+      }
+      replace(lua_gettop(L_));
+      lua_setfield(L_, copy, want.name.c_str());
+    }
+    lua_replace(L_, index);
+  }
+
+  const std::vector<at::Tensor>& wanted() const { return wanted_; }
+
+ private:
+  at::Tensor leaf(const at::Tensor& x) {
+    const bool needed = next_ < needs_.size() && needs_[next_];
+    ++next_;
+    at::Tensor copy = x.detach();
+    if (needed) {
+      copy.requires_grad_(true);
+      wanted_.push_back(copy);
+    }
+    return copy;
+  }
+
+  lua_State* L_;
+  const tensor::Overload& overload_;
+  std::vector<bool> needs_;
+  size_t next_ = 0;
+  std::vector<at::Tensor> wanted_;
+};
+
+void collect(lua_State* L, int index, std::vector<at::Tensor>& out) {
+  if (Box* box = tensor::test_box_at(L, index)) {
+    out.push_back(tensor::real_of(*box));
+  } else if (lua_istable(L, index)) {
+    const int n = static_cast<int>(lua_objlen(L, index));
+    for (int i = 1; i <= n; ++i) {
+      lua_rawgeti(L, index, i);
+      collect(L, lua_gettop(L), out);
+      lua_pop(L, 1);
+    }
+  } else {
+    out.emplace_back();
+  }
+}
+
+// Autograd as outside of `run`, on this thread only.
+class AutogradOn {
+ public:
+  AutogradOn() : threads_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+  ~AutogradOn() { c10::AutogradState::get_tls_state().set_multithreading_enabled(threads_); }
+  AutogradOn(const AutogradOn&) = delete;
+  AutogradOn& operator=(const AutogradOn&) = delete;
+
+ private:
+  bool threads_;
+  c10::impl::ForceDispatchKeyGuard keys_{c10::impl::tls_local_dispatch_key_set().included_,
+                                         c10::impl::tls_local_dispatch_key_set().excluded_ -
+                                             c10::autograd_dispatch_keyset -
+                                             c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView)};
+  at::AutoGradMode mode_{true};
+};
+
+// vjp(op, gradients, needs, …): executes op(…) again under autograd and returns the gradients of
+// the operands that `needs` marks; a missing output gradient is false.
+int vjp(lua_State* L) {
+  const std::string name = script::check_string(L, 1);
+  const tensor::Operator* op = tensor::find_operator(name);
+  if (op == nullptr) fail(ErrorKind::state, "[runtime.vjp] there is no operator {}", name);
+  std::vector<at::Tensor> gradients;
+  collect(L, 2, gradients);
+  std::vector<bool> needs;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 3)); ++i) {
+    lua_rawgeti(L, 3, i);
+    needs.push_back(lua_toboolean(L, -1) != 0);
+    lua_pop(L, 1);
+  }
+  const AutogradOn on;
+  Leaves leaves(L, op->overloads[0], needs);
+  const int top = lua_gettop(L);
+  luaL_checkstack(L, top + 8, "too many arguments");
+  tensor::push_operator(L, tensor::door_of(L), *op);
+  for (int i = 4; i <= top; ++i) {
+    lua_pushvalue(L, i);
+    leaves.replace(lua_gettop(L));
+  }
+  lua_call(L, top - 3, LUA_MULTRET);
+  std::vector<at::Tensor> results;
+  for (int i = top + 1; i <= lua_gettop(L); ++i) collect(L, i, results);
+  std::vector<at::Tensor> outputs, seeds;
+  for (size_t i = 0; i < results.size() && i < gradients.size(); ++i)
+    if (gradients[i].defined() && results[i].defined() && results[i].requires_grad()) {
+      outputs.push_back(results[i]);
+      seeds.push_back(gradients[i]);
+    }
+  std::vector<at::Tensor> given(leaves.wanted().size());
+  if (!outputs.empty())
+    given = torch::autograd::grad(outputs, leaves.wanted(), seeds, std::nullopt, false, true);
+  for (size_t i = 0; i < given.size(); ++i)
+    tensor::push(L, given[i].defined() ? given[i].detach() : at::zeros_like(leaves.wanted()[i]).detach());
+  return static_cast<int>(given.size());
+}
+
+int open_module(lua_State* L) {
+  lua_newtable(L);
+  script::set_functions(L, {{"release", tensor::guard<release>},
+                            {"accumulate", tensor::guard<accumulate>},
+                            {"accumulate_copy", tensor::guard<accumulate_copy>},
+                            {"constant", tensor::guard<constant>},
+                            {"run", tensor::guard<run>},
+                            {"vjp", tensor::guard<vjp>}});
+  return 1;
+}
+
+}  // namespace
+
+void open(lua_State* L) { script::preload(L, "nnscaler._C.runtime", guarded<open_module>); }
+
+}  // namespace nns::runtime
