@@ -42,10 +42,11 @@ A job is a Lua recipe that returns a table, or a YAML file; both spell the same 
 by their index from 0 (`log.0.type=…`). Precedence: the defaults below, the file, the command line.
 `1e-3` is a number, `yes` is a text; `[…]`, `{…}` and quoted texts are read as YAML.
 
-A *component* (model, dataset, optimizer, …) is `{ type, args }`: `type` names a module, found by
-`require` in the job's folder, then in the library, also without the leading `nnscaler.`. The text
-alone is short for `{ type }`. In Lua the thing itself may stand in its place: an object, or a
-function that makes it; a function or class may also stand as `type`.
+A *component* (model, dataset, optimizer, …) is `{ type, args }`: `type` is a short name of ours
+(`gpt`, `adamw`, …) or a module, found by `require` in the job's folder, then in the library;
+`my.models.Net` may also be the field `Net` of module `my.models`. The text alone is short for
+`{ type }`. In Lua the thing itself may stand in its place: an object, or a function that makes it; a
+function or class may also stand as `type`.
 
 `$(a.b)` in a text is the value of key `a.b`, else of that environment variable; a text that is
 nothing else keeps the value's type. `$\(` stands for the characters themselves.

@@ -15,11 +15,11 @@ using enum Type;
 constexpr Key kKeys[] = {
   // --- what is trained
   {"model", component, kRequired, "", "The model: its `forward` takes one sample and returns the loss first.", true},
-  {"model.type", text, kRequired, "", "Module that makes the model: found by `require` in the job's folder, then in the library.", true},
+  {"model.type", text, kRequired, "", "`gpt`, `mlp`, or a module of your own.", true},
   {"model.args", map, "{}", "", "Arguments of the constructor.", true},
   {"forward_args", function, "", "", "`function(sample)` that returns the arguments of `forward`; without it the sample is the one argument.", true},
   {"dataset", component, kRequired, "", "The samples to learn from."},
-  {"dataset.type", text, kRequired, "", "Module that makes the data set."},
+  {"dataset.type", text, kRequired, "", "`characters`, `tokens`, `random_samples`, or a module of your own."},
   {"dataset.args", map, "{}", "", "Arguments of one constructor call that gives both training and validation data."},
   {"dataset.train_args", map, "", "", "Arguments of the constructor for training data."},
   {"dataset.val_args", map, "", "", "Arguments of the constructor for validation data; without them there is no evaluation."},
@@ -39,7 +39,7 @@ constexpr Key kKeys[] = {
 
   // --- optimizer
   {"optimizer", component, kRequired, "", "What changes the weights."},
-  {"optimizer.type", text, kRequired, "", "`adamw`, `sgd`, or a module of your own."},
+  {"optimizer.type", text, kRequired, "", "`adamw`, `adam`, `sgd`, or a module of your own."},
   {"optimizer.args", map, "{}", "", "Arguments of the optimizer: `lr`, `betas`, `weight_decay`, …"},
   {"optimizer.clip_gnorm", number, "0", "", "Greatest norm of all gradients together; 0 only measures it.", false, 0},
   {"lr_scheduler", component, "", "", "How the learning rate changes; constant if not given."},
