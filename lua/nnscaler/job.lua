@@ -51,7 +51,7 @@ function M.evaluate(path, overrides)
   search_in(folder_of(path))
   return params.during(overrides, function()
     local chunk, message = loadfile(path)
-    if not chunk then fail('usage', 'job.load', (message:gsub('^%[script%.load%] ', ''))) end
+    if not chunk then fail('usage', 'job.load', message) end
     return chunk()
   end)
 end

@@ -10,6 +10,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/types.h"
+#include "base/version.h"
 #include "bind/bind.h"
 #include "script/state.h"
 
@@ -188,6 +189,11 @@ int json_decode(lua_State* L) {  // (text)
   return 1;
 }
 
+std::string executable() {
+  std::error_code ec;
+  return fs::read_symlink("/proc/self/exe", ec).string();
+}
+
 int open(lua_State* L) {
   lua_createtable(L, 0, 24);
   script::set_functions(L, {{"log", guarded<log_write>},
@@ -204,6 +210,12 @@ int open(lua_State* L) {
                             {"hash", guarded<hash_text>},
                             {"json_encode", guarded<json_encode>},
                             {"json_decode", guarded<json_decode>}});
+  for (const auto& [key, text] : {std::pair<const char*, std::string>{"version", kVersion},
+                                  {"compiler", kCompiler},
+                                  {"executable", executable()}}) {
+    script::push_string(L, text);
+    lua_setfield(L, -2, key);
+  }
   return 1;
 }
 

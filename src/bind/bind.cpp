@@ -6,6 +6,7 @@ void open_core(lua_State* L) {
   open_base(L);
   open_job(L);
   open_graph(L);
+  open_plan(L);
   open_lower(L);
   open_process(L);
 }

@@ -11,6 +11,7 @@ void open_core(lua_State* L);
 
 void open_base(lua_State* L);     // nnscaler._C.base: log, files, json, hashes, version
 void open_graph(lua_State* L);    // nnscaler._C.graph: graphs, operator table
+void open_plan(lua_State* L);     // nnscaler._C.plan: policies' builder, plans, schedules
 void open_lower(lua_State* L);    // nnscaler._C.lower: programs and their Lua, derivative rules
 void open_process(lua_State* L);  // nnscaler._C.process: signals, resident memory
 void open_job(lua_State* L);      // nnscaler._C.job: schema, YAML, overrides

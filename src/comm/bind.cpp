@@ -239,7 +239,7 @@ int open_module(lua_State* L) {
 void set_current(lua_State* L, std::shared_ptr<Communicator> communicator) {
   lua_getglobal(L, "require");
   script::push_string(L, "nnscaler._C.comm");
-  script::State::of(L).call(1, 0);
+  script::State::call(L, 1, 0);
   script::push_object<CommunicatorPtr>(L, kCommunicator, std::move(communicator));
   lua_setfield(L, LUA_REGISTRYINDEX, kCurrent);
 }

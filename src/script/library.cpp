@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 
@@ -23,7 +24,6 @@ std::string disk_library() {
 // Searcher: nnscaler.X from NNSCALER_LUA_PATH or from the binary.
 int find_embedded(lua_State* L) {  // [name] → loader | message
   const std::string name = check_string(L, 1);
-  State& state = State::of(L);
   const std::string disk = disk_library();
   if (!disk.empty()) {
     std::string path = name;
@@ -32,16 +32,14 @@ int find_embedded(lua_State* L) {  // [name] → loader | message
     for (const std::string& file :
          {fmt::format("{}/{}.lua", disk, path), fmt::format("{}/{}/init.lua", disk, path)})
       if (fs::is_regular_file(file)) {
-        state.load_text(read_file(file, "script.require"), "@" + file);
-        lua_xmove(state.raw(), L, L == state.raw() ? 0 : 1);
+        State::load_text(L, read_file(file, "script.require"), "@" + file);
         return 1;
       }
   }
   for (size_t i = 0; i < kEmbeddedCount; ++i)
     if (name == kEmbedded[i].module) {
-      state.load_text({kEmbedded[i].text, kEmbedded[i].size},
-                      fmt::format("@{}", kEmbedded[i].path));
-      lua_xmove(state.raw(), L, L == state.raw() ? 0 : 1);
+      State::load_text(L, {kEmbedded[i].text, kEmbedded[i].size},
+                       fmt::format("@{}", kEmbedded[i].path));
       return 1;
     }
   lua_pushfstring(L, "\n\tno module '%s' in the nnscaler library", name.c_str());
@@ -67,9 +65,7 @@ int find_file(lua_State* L) {  // [name] → loader | message
     if (file.empty()) continue;
     for (size_t at; (at = file.find('?')) != std::string::npos;) file.replace(at, 1, as_path);
     if (fs::is_regular_file(file)) {
-      State& state = State::of(L);
-      state.load_file(file);
-      lua_xmove(state.raw(), L, L == state.raw() ? 0 : 1);
+      State::load_file(L, file);
       return 1;
     }
     tried += fmt::format("\n\tno file '{}'", file);
@@ -117,6 +113,15 @@ int print_line(lua_State* L) {  // whole lines, one write
   return 0;
 }
 
+// nil and the message, as load and loadfile have it.
+int refuse(lua_State* L, const Error& e) {
+  static constexpr std::string_view area = "[script.load] ";
+  const std::string& message = e.message();
+  lua_pushnil(L);
+  push_string(L, message.rfind(area, 0) == 0 ? message.substr(area.size()) : message);
+  return 2;
+}
+
 int load_chunk(lua_State* L) {  // load(text or function [, name]) with text mode only
   std::string text;
   if (lua_isstring(L, 1)) {
@@ -135,42 +140,69 @@ int load_chunk(lua_State* L) {  // load(text or function [, name]) with text mod
   }
   const std::string name = opt_string(L, 2, text);
   try {
-    State& state = State::of(L);
-    state.load_text(text, name);
-    if (L != state.raw()) lua_xmove(state.raw(), L, 1);
+    State::load_text(L, text, name);
     if (lua_istable(L, 4)) {
       lua_pushvalue(L, 4);
       lua_setfenv(L, -2);
     }
     return 1;
   } catch (const Error& e) {
-    lua_pushnil(L);
-    push_string(L, e.message());
-    return 2;
+    return refuse(L, e);
   }
 }
 
 int load_path(lua_State* L) {  // loadfile(path)
   try {
-    State& state = State::of(L);
-    state.load_file(check_string(L, 1));
-    if (L != state.raw()) lua_xmove(state.raw(), L, 1);
+    State::load_file(L, check_string(L, 1));
     return 1;
   } catch (const Error& e) {
-    lua_pushnil(L);
-    push_string(L, e.message());
-    return 2;
+    return refuse(L, e);
   }
 }
 
 int do_path(lua_State* L) {  // dofile(path)
   const int top = lua_gettop(L);
-  State& state = State::of(L);
-  state.load_file(check_string(L, 1));
-  if (L != state.raw()) lua_xmove(state.raw(), L, 1);
+  State::load_file(L, check_string(L, 1));
   lua_call(L, 0, LUA_MULTRET);
   return lua_gettop(L) - top;
 }
+
+// os.exit(code): ends files, threads and tensors of this state in order before the process leaves.
+int exit_process(lua_State* L) {
+  int code = EXIT_SUCCESS;
+  if (lua_isboolean(L, 1))
+    code = lua_toboolean(L, 1) != 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+  else if (!lua_isnoneornil(L, 1))
+    code = static_cast<int>(check_int(L, 1));
+  std::fflush(nullptr);
+  // In a rank that is a thread others still compute: no destructor of the process may run.
+  if (::getpid() != ::gettid()) ::_exit(code);
+  lua_close(State::of(L).raw());
+  std::exit(code);
+}
+
+// A coroutine's stack is gone when its error arrives in the one that resumed it.
+constexpr const char* kCoroutines = R"(
+local Error = debug.getregistry()['nnscaler.Error']
+local create, resume, traceback = coroutine.create, coroutine.resume, debug.traceback
+
+local function pass(co, ok, ...)
+  if ok then return ... end
+  local err = ...
+  if type(err) == 'string' then
+    err = setmetatable({ kind = 'model', message = err }, Error)
+  end
+  if type(err) == 'table' and getmetatable(err) == Error and not err.traceback then
+    err.traceback = traceback(co)
+  end
+  error(err, 0)
+end
+
+function coroutine.wrap(f)
+  local co = create(f)
+  return function(...) return pass(co, resume(co, ...)) end
+end
+)";
 
 // Reading or writing an undeclared global is an error: a misspelt name must not be nil.
 constexpr const char* kStrict = R"(
@@ -178,8 +210,8 @@ local declared = {}
 for k in next, _G do declared[k] = true end
 setmetatable(_G, {
   __newindex = function(t, k, v)
-    local what = debug.getinfo(2, 'S').what
-    if not declared[k] and what ~= 'C' then
+    local caller = debug.getinfo(2, 'S')
+    if not declared[k] and caller and caller.what ~= 'C' then
       error(("undeclared global '%s' written; write 'local %s'"):format(tostring(k), tostring(k)), 2)
     end
     declared[k] = true
@@ -231,7 +263,13 @@ void open_library(State& state) {
                     {"dofile", guarded<do_path>}});
   lua_settop(L, 0);
 
+  lua_getglobal(L, "os");
+  set_functions(L, {{"exit", guarded<exit_process>}});
+  lua_settop(L, 0);
+
   bind::open_core(L);
+  state.load_text(kCoroutines, "=coroutines");
+  state.call(0, 0);
   state.load_text(kStrict, "=strict");
   state.call(0, 0);
 }

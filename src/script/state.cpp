@@ -14,45 +14,60 @@ constexpr const char* kStateKey = "nnscaler.state";
 constexpr const char* kErrorType = "nnscaler.Error";
 std::atomic<int64_t> g_live_refs{0};
 
-int error_to_string(lua_State* L) {  // [error]
-  lua_getfield(L, 1, "message");
-  lua_getfield(L, 1, "hint");
-  if (lua_isstring(L, -1) && *lua_tostring(L, -1) != '\0') {
-    lua_pushfstring(L, "%s\nhint: %s", lua_tostring(L, -2), lua_tostring(L, -1));
-    return 1;
-  }
-  lua_pop(L, 1);
-  return 1;
-}
-
-// Message handler: gives every error a table with message and the traceback of where it was raised.
-int on_error(lua_State* L) {  // [error]
-  if (!lua_istable(L, 1)) {
-    const char* text = lua_tostring(L, 1);
-    if (text == nullptr && luaL_callmeta(L, 1, "__tostring")) text = lua_tostring(L, -1);
-    const std::string message =
-        text != nullptr ? text : fmt::format("(error value is a {})", luaL_typename(L, 1));
-    push_error(L, Error(ErrorKind::model, message));
-    lua_replace(L, 1);
-  }
-  lua_getfield(L, 1, "traceback");
-  const bool has = lua_isstring(L, -1);
-  lua_pop(L, 1);
-  if (!has) {
-    luaL_traceback(L, L, nullptr, 1);
-    lua_setfield(L, 1, "traceback");
-  }
-  lua_settop(L, 1);
-  return 1;
-}
-
 std::string string_field(lua_State* L, int index, const char* key) {
-  lua_getfield(L, index, key);
+  lua_pushstring(L, key);
+  lua_rawget(L, index < 0 ? index - 1 : index);
   size_t n = 0;
   const char* s = lua_tolstring(L, -1, &n);
   std::string out = s != nullptr ? std::string(s, n) : std::string();
   lua_pop(L, 1);
   return out;
+}
+
+int error_to_string(lua_State* L) {  // [error]
+  const std::string hint = string_field(L, 1, "hint");
+  push_string(L, string_field(L, 1, "message") + (hint.empty() ? "" : "\nhint: " + hint));
+  return 1;
+}
+
+bool is_error(lua_State* L, int index) {
+  if (!lua_istable(L, index) || lua_getmetatable(L, index) == 0) return false;
+  luaL_getmetatable(L, kErrorType);
+  const bool same = lua_rawequal(L, -1, -2) != 0;
+  lua_pop(L, 2);
+  return same;
+}
+
+// Text of any error value; its own __tostring may fail and is not let out.
+std::string text_of(lua_State* L, int index) {
+  if (index < 0) index = lua_gettop(L) + index + 1;
+  std::string out = fmt::format("(the error value is a {})", luaL_typename(L, index));
+  if (lua_isstring(L, index)) {
+    out = lua_tostring(L, index);
+  } else if (luaL_getmetafield(L, index, "__tostring") != 0) {
+    lua_pushvalue(L, index);
+    const bool done = lua_pcall(L, 1, 1, 0) == 0 && lua_isstring(L, -1);
+    if (done) out = lua_tostring(L, -1);
+    lua_pop(L, 1);
+  } else if (lua_istable(L, index)) {
+    const std::string message = string_field(L, index, "message");
+    if (!message.empty()) out = message;
+  }
+  return out;
+}
+
+// Message handler: makes every error one of ours, with the traceback of where it was raised.
+int on_error(lua_State* L) {  // [error]
+  if (!is_error(L, 1)) {
+    push_error(L, Error(ErrorKind::model, text_of(L, 1)));
+    lua_replace(L, 1);
+  }
+  if (string_field(L, 1, "traceback").empty()) {
+    luaL_traceback(L, L, nullptr, 1);
+    lua_setfield(L, 1, "traceback");
+  }
+  lua_settop(L, 1);
+  return 1;
 }
 
 }  // namespace
@@ -80,19 +95,18 @@ State& State::of(lua_State* L) {
   return *state;
 }
 
-void State::call(int nargs, int nresults) {
-  NNS_CHECK(std::this_thread::get_id() == owner_, "Lua state entered from a foreign thread");
-  const int function = lua_gettop(L_) - nargs;
-  lua_pushcfunction(L_, &on_error);
-  lua_insert(L_, function);  // [handler, function, args…]
-  const int status = lua_pcall(L_, nargs, nresults, function);
-  lua_remove(L_, function);
+void State::call(lua_State* L, int nargs, int nresults) {
+  NNS_CHECK(std::this_thread::get_id() == of(L).owner_, "Lua state entered from a foreign thread");
+  const int function = lua_gettop(L) - nargs;
+  lua_pushcfunction(L, &on_error);
+  lua_insert(L, function);  // [handler, function, args…]
+  const int status = lua_pcall(L, nargs, nresults, function);
+  lua_remove(L, function);
   if (status == 0) return;
-  const int top = lua_gettop(L_);
-  throw_lua_error(L_, top);
+  throw_lua_error(L, lua_gettop(L));
 }
 
-void State::load_text(std::string_view text, const std::string& chunk_name) {
+void State::load_text(lua_State* L, std::string_view text, const std::string& chunk_name) {
   struct Piece {
     std::string_view text;
   } piece{text};
@@ -108,17 +122,18 @@ void State::load_text(std::string_view text, const std::string& chunk_name) {
                 fmt::format("[script.load] '{}' is Lua bytecode; expected source text",
                             chunk_name.substr(chunk_name.empty() || chunk_name[0] != '@' ? 0 : 1)),
                 "pass the .lua source file");
-  if (lua_loadx(L_, read, &piece, chunk_name.c_str(), "t") != 0) {
-    const std::string message = lua_tostring(L_, -1);
-    lua_pop(L_, 1);
+  luaL_checkstack(L, 2, "no room to load a chunk");
+  if (lua_loadx(L, read, &piece, chunk_name.c_str(), "t") != 0) {
+    const std::string message = lua_tostring(L, -1);
+    lua_pop(L, 1);
     fail(ErrorKind::usage, "[script.load] {}", message);
   }
 }
 
-void State::load_file(const std::string& path) {
+void State::load_file(lua_State* L, const std::string& path) {
   std::string text = read_file(path, "script.load");
   if (text.rfind("#!", 0) == 0) text.insert(0, "--");
-  load_text(text, "@" + path);
+  load_text(L, text, "@" + path);
 }
 
 void State::require(const std::string& name) {
@@ -196,10 +211,30 @@ void push_error(lua_State* L, const Error& error) {
   lua_setmetatable(L, -2);
 }
 
+namespace {
+
+// What an exception says. LibTorch's own texts go on with a C++ stack.
+std::string cause_of(const std::exception& e) {
+  const std::string text = e.what();
+  return debugging() ? text : text.substr(0, text.find("\nException raised from"));
+}
+
+}  // namespace
+
+void push_exception(lua_State* L, const std::exception& e) {
+  if (const auto* own = dynamic_cast<const Error*>(&e))
+    push_error(L, *own);
+  else
+    push_error(L, Error(ErrorKind::model, cause_of(e)));
+  if (!string_field(L, -1, "traceback").empty()) return;
+  luaL_traceback(L, L, nullptr, 0);
+  lua_setfield(L, -2, "traceback");
+}
+
 void throw_lua_error(lua_State* L, int index) {
-  if (!lua_istable(L, index)) {
-    const char* text = lua_tostring(L, index);
-    const std::string message = text != nullptr ? text : "(error value is not a string)";
+  if (!is_error(L, index)) {
+    // No handler ran: memory or the C stack is at its end.
+    const std::string message = text_of(L, index);
     lua_settop(L, index - 1);
     throw Error(ErrorKind::model, message);
   }

@@ -30,11 +30,17 @@ class State {
   // Calls the function below `nargs` arguments on the stack; leaves `nresults` results. A Lua error
   // is thrown as nns::Error with its kind, hint and traceback. Throws when called from a thread
   // other than the one that made the State.
-  void call(int nargs, int nresults);
+  void call(int nargs, int nresults) { call(L_, nargs, nresults); }
+  // The same from C++ that Lua called on L, which may be a coroutine.
+  static void call(lua_State* L, int nargs, int nresults);
 
   // Pushes the compiled chunk of a text file (named @path) or throws; bytecode is refused.
-  void load_file(const std::string& path);
-  void load_text(std::string_view text, const std::string& chunk_name);
+  void load_file(const std::string& path) { load_file(L_, path); }
+  void load_text(std::string_view text, const std::string& chunk_name) {
+    load_text(L_, text, chunk_name);
+  }
+  static void load_file(lua_State* L, const std::string& path);
+  static void load_text(lua_State* L, std::string_view text, const std::string& chunk_name);
   // Pushes what `require name` returns.
   void require(const std::string& name);
   // Puts a folder first in the search path of `require` (job folder).
@@ -76,15 +82,16 @@ void push_error(lua_State* L, const Error& error);
 // Throws what the Lua error value at `index` says.
 [[noreturn]] void throw_lua_error(lua_State* L, int index);
 
+// Pushes the error table of any exception, with the Lua stack of L: it may cross coroutines and
+// pcalls before somebody prints it.
+void push_exception(lua_State* L, const std::exception& e);
+
 template <lua_CFunction F>
 int guarded(lua_State* L) {
   try {
     return F(L);
   } catch (const std::exception& e) {  // a Lua error is no std::exception and passes
-    if (const auto* own = dynamic_cast<const Error*>(&e))
-      push_error(L, *own);
-    else
-      push_error(L, Error(ErrorKind::model, e.what()));
+    push_exception(L, e);
   }
   return lua_error(L);
 }

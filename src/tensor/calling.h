@@ -47,6 +47,7 @@ void add_methods(lua_State* L);          // methods of tensors: size, item, back
 void add_values(lua_State* L);           // tables to tensors and back, generators
 void add_parameters(lua_State* L);       // lazy parameters
 void add_modes(lua_State* L);            // grad mode, autocast, threads, scope, random context
+void add_build_info(lua_State* L);       // version and place of LibTorch
 int collect_box(lua_State* L) noexcept;  // __gc
 
 // Properties of tensors by name: pushes the value, or returns false.

@@ -178,6 +178,7 @@ int open_module(lua_State* L) {
   add_values(L);
   add_parameters(L);
   add_modes(L);
+  add_build_info(L);
   lua_getglobal(L, "require");
   lua_pushliteral(L, "nnscaler.tensor.metatable");
   lua_call(L, 1, 1);

@@ -8,6 +8,12 @@ local function to_pattern(text)
   return '^' .. text:gsub('%*', '.*'):gsub('%?', '.') .. '$'
 end
 
+---Tells whether `text` fits the pattern.
+---@param pattern string
+---@param text string
+---@return boolean
+function M.match(pattern, text) return text:find(to_pattern(pattern)) ~= nil end
+
 --- Gives each parameter the number of the first group whose pattern fits its name, else 0.
 ---@param groups { match: string|string[] }[]
 ---@param parameters { name: string }[]

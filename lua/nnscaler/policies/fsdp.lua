@@ -1,0 +1,8 @@
+--- fsdp: data parallelism whose weights rest in shards over the scale units and are gathered for
+--- use.
+local dp = require 'nnscaler.policies.dp'
+
+return function(graph, cfg)
+  dp(graph, cfg)
+  graph:weights('sharded')
+end

@@ -1,0 +1,18 @@
+// The Lua userdata "nnscaler.Plan": an immutable plan::Plan.
+#pragma once
+
+#include <memory>
+
+#include "plan/plan.h"
+
+struct lua_State;
+
+namespace nns::bind {
+
+inline constexpr const char* kPlanType = "nnscaler.Plan";
+
+void push_plan(lua_State* L, plan::Plan plan);
+// Returns the plan at `index`, or raises an argument error.
+const plan::Plan& check_plan(lua_State* L, int index);
+
+}  // namespace nns::bind

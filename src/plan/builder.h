@@ -1,0 +1,68 @@
+// What a policy calls: partition, replicate, assign, stage, recompute, schedule. Each call is
+// checked at once against the operator's annotation; `finish` checks the whole and gives the Plan.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "annotate/grammar.h"
+#include "plan/plan.h"
+
+namespace nns::plan {
+
+class Builder {
+ public:
+  // Throws a usage Error unless runtime_ngpus is a multiple of plan_ngpus.
+  Builder(std::shared_ptr<const graph::Graph> graph, int plan_ngpus, int runtime_ngpus);
+
+  const graph::Graph& graph() const { return *graph_; }
+  int plan_ngpus() const { return plan_.plan_ngpus; }
+
+  // Cuts a node further: the split of earlier steps stays outside. `dim` may count from the end.
+  // Throws a plan Error that names operator, dimension, sizes and the legal choices.
+  void partition(int node, int input, int dim, int parts);
+  // Why `partition` would refuse, or nothing.
+  std::optional<std::string> refusal(int node, int input, int dim, int parts) const;
+  // Every (input, dim) of the node that can be cut at all.
+  std::vector<annotate::Place> choices(int node) const;
+  void replicate(int node, int parts);
+  // Devices of the node's parts, in row-major order of its steps.
+  void assign(int node, std::vector<int> devices);
+  // Starts stages: the first node of each but the first, ascending.
+  void stage(const std::vector<int>& first_nodes, std::vector<std::vector<int>> devices);
+  void recompute(const std::vector<int>& nodes);
+  void schedule(const std::string& name, int micro_batches, int chunks);
+  void weights(WeightHome home) { plan_.weights = home; }
+
+  int stage_of(int node) const { return ops_.at(static_cast<size_t>(node)).stage; }
+  const std::vector<int>& devices_of_stage(int stage) const {
+    return plan_.stage_devices.at(static_cast<size_t>(stage));
+  }
+  bool planned(int node) const { return ops_.at(static_cast<size_t>(node)).planned; }
+
+  // Throws a plan Error that names the first node without a device, or with fewer parts than its
+  // stage has devices.
+  Plan finish(const std::string& policy);
+
+ private:
+  struct Op {
+    std::vector<Step> steps;
+    std::vector<int> devices;
+    int stage = 0, recompute = -1;
+    bool planned = false;
+    std::map<std::string, int> cuts;  // by identifier
+  };
+  Op& op(int node);
+  const graph::Node& node(int id) const { return graph_->nodes.at(static_cast<size_t>(id)); }
+  const std::optional<annotate::Binding>& binding(int node) const;
+  OpKey key(int node) const;
+
+  std::shared_ptr<const graph::Graph> graph_;
+  Plan plan_;
+  std::vector<Op> ops_;
+  int recompute_groups_ = 0;
+  mutable std::vector<std::optional<std::optional<annotate::Binding>>> bindings_;
+};
+
+}  // namespace nns::plan

@@ -1,0 +1,94 @@
+"""Step times and peak memory of nnscaler beside PyTorch, alternating on one machine.
+
+    tests/bench/run                       what `make bench` prints
+    tests/bench/compare.py --preset tiny --threads 1 --rounds 6 --steps 100 --against eager
+
+Each round runs ours, PyTorch and ours again in fresh processes; the second of ours against the
+first is the control (what identical code differs by here). Ratios are of medians over a round;
+printed are the median over rounds and the whole range.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(os.path.dirname(HERE))
+SHARED = os.environ.get("NNSCALER_SHARED", os.path.join(os.path.dirname(ROOT), "shared"))
+BIN = os.environ.get("NNSCALER_BIN", os.path.join(ROOT, "build", "nnscaler"))
+TORCH = os.path.join(SHARED, "bench", "torch", "train_single.py")
+WARM_UP = 3
+
+PRESETS = {  # model of shared/bench/torch as recipe parameters
+    "tiny": ["layers=4", "heads=4", "width=64", "block=32", "micro_batch_size=4"],
+    "baby": ["layers=6", "heads=6", "width=384", "block=256", "micro_batch_size=12"],
+}
+
+
+def child(command, **keywords):
+    """Runs a command; returns its stdout and stderr."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **keywords)
+    out, err = process.communicate()
+    if process.returncode != 0:
+        sys.exit(f"{' '.join(command)}\nended with {process.returncode}:\n{err.decode()[-3000:]}")
+    return out.decode(), err.decode()
+
+
+def ours(preset, threads, steps, extra=()):
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = os.path.join(folder, "metrics.jsonl")
+        command = [BIN, "run", os.path.join(ROOT, "recipes", "nanogpt.lua"), "preset=cpu", *PRESETS[preset],
+                   f"max_train_steps={WARM_UP + steps}", f"threads={threads}", "checkpoint.no_save=true",
+                   "val_every_n_train_steps=0", f"gen_savedir={folder}/gen", "enable_progress_bar=false",
+                   "--metrics", metrics, *extra]
+        data = os.path.join(SHARED, "data", "tinyshakespeare", "input.txt")
+        if os.path.exists(data):
+            command.insert(3, f"data={data}")
+        child(command, cwd=folder)
+        with open(metrics) as f:
+            rows = [json.loads(line) for line in f]
+    rows = [r for r in rows if "step_s" in r]
+    times = [r["step_s"] for r in rows[WARM_UP:]]
+    return {"median": statistics.median(times), "first": rows[0]["step_s"], "rss": max(r["rss_bytes"] for r in rows)}
+
+
+def torch(preset, threads, steps, compiled):
+    command = [sys.executable, TORCH, "--preset", preset, "--threads", str(threads), "--steps", str(steps),
+               "--warmup", str(WARM_UP), "--clip", "1.0"] + (["--compile"] if compiled else [])
+    row = json.loads(child(command)[0].strip().splitlines()[-1])
+    return {"median": row["median_s"], "first": row["first_step_s"], "rss": row["peak_rss_mib"] * 2**20}
+
+
+def spread(values):
+    return f"{statistics.median(values):.3f}  [{min(values):.3f} … {max(values):.3f}]"
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--preset", choices=PRESETS, default="tiny")
+    p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--steps", type=int, default=100)
+    p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--against", choices=["eager", "compile"], default="eager")
+    a = p.parse_args()
+    a_rows, b_rows, c_rows = [], [], []
+    for _ in range(a.rounds):
+        a_rows.append(ours(a.preset, a.threads, a.steps))
+        b_rows.append(torch(a.preset, a.threads, a.steps, a.against == "compile"))
+        c_rows.append(ours(a.preset, a.threads, a.steps))
+    ratio = [(x["median"] + z["median"]) / 2 / y["median"] for x, y, z in zip(a_rows, b_rows, c_rows)]
+    control = [z["median"] / x["median"] for x, z in zip(a_rows, c_rows)]
+    print(f"{a.preset} GPT, {a.threads} thread(s), {a.rounds} rounds of {a.steps} steps, against PyTorch {a.against}")
+    print(f"  step, ours         {statistics.median(x['median'] for x in a_rows) * 1e3:9.3f} ms")
+    print(f"  step, PyTorch      {statistics.median(x['median'] for x in b_rows) * 1e3:9.3f} ms")
+    print(f"  ours / PyTorch     {spread(ratio)}")
+    print(f"  control            {spread(control)}")
+    print(f"  first step         {a_rows[0]['first']:.3f} s, PyTorch {b_rows[0]['first']:.3f} s")
+    print(f"  peak resident      {a_rows[0]['rss'] / 2**20:.0f} MiB, PyTorch {b_rows[0]['rss'] / 2**20:.0f} MiB", flush=True)
+
+
+if __name__ == "__main__":
+    main()
