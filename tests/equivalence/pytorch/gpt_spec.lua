@@ -115,4 +115,6 @@ end
 describe('training equals PyTorch', function()
   it('in float64, eagerly', function() compare('float64', true, 1e-10) end)
   it('in float32, eagerly', function() compare('float32', true, 1e-5) end)
+  it('in float64, as a generated program', function() compare('float64', false, 1e-10) end)
+  it('in float32, as a generated program', function() compare('float32', false, 1e-5) end)
 end)
