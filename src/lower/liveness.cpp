@@ -34,8 +34,11 @@ class Releases {
   void find_last_uses() {
     kept_.insert(segment_.outputs.begin(), segment_.outputs.end());
     kept_.insert(segment_.saved_out.begin(), segment_.saved_out.end());
-    for (const Segment& other : program_.segments)
+    for (const Segment& other : program_.segments) {
       kept_.insert(other.outputs.begin(), other.outputs.end());
+      for (const Instr& instr : other.instrs)  // a buffer's content outlives the micro-batch
+        if (instr.kind == InstrKind::update) kept_.insert(reads(instr)[0]);
+    }
     for (size_t i = 0; i < segment_.instrs.size(); ++i) {
       const Instr& instr = segment_.instrs[i];
       for (int slot : reads(instr)) last_[slot] = i;

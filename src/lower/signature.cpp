@@ -156,6 +156,7 @@ const std::vector<Signature>& signatures() {
       {"aten::softmax.int", "self dim dtype"},
       {"aten::softplus_backward", "grad_output self beta threshold", "self"},
       {"aten::stack", "tensors dim"},
+      {"aten::sub.Tensor", "self other alpha"},
       {"aten::sum", "self dtype"},
       {"aten::sum.dim_IntList", "self dim keepdim dtype"},
       {"aten::t", "self"},

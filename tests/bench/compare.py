@@ -22,9 +22,9 @@ BIN = os.environ.get("NNSCALER_BIN", os.path.join(ROOT, "build", "nnscaler"))
 TORCH = os.path.join(SHARED, "bench", "torch", "train_single.py")
 WARM_UP = 3
 
-PRESETS = {  # model of shared/bench/torch as recipe parameters
-    "tiny": ["layers=4", "heads=4", "width=64", "block=32", "micro_batch_size=4"],
-    "baby": ["layers=6", "heads=6", "width=384", "block=256", "micro_batch_size=12"],
+PRESETS = {  # models of shared/bench/torch as presets of the recipe
+    "tiny": ["preset=tiny", "micro_batch_size=4"],
+    "baby": ["preset=baby", "dropout=0", "micro_batch_size=12"],
 }
 
 
@@ -40,9 +40,9 @@ def child(command, **keywords):
 def ours(preset, threads, steps, extra=()):
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.jsonl")
-        command = [BIN, "run", os.path.join(ROOT, "recipes", "nanogpt.lua"), "preset=cpu", *PRESETS[preset],
+        command = [BIN, "run", os.path.join(ROOT, "recipes", "nanogpt.lua"), *PRESETS[preset],
                    f"max_train_steps={WARM_UP + steps}", f"threads={threads}", "checkpoint.no_save=true",
-                   "val_every_n_train_steps=0", f"gen_savedir={folder}/gen", "enable_progress_bar=false",
+                   "max_val_steps=1", f"gen_savedir={folder}/gen", "enable_progress_bar=false",
                    "--metrics", metrics, *extra]
         data = os.path.join(SHARED, "data", "tinyshakespeare", "input.txt")
         if os.path.exists(data):

@@ -184,6 +184,15 @@ local function drop(saved)
   end
 end
 
+-- Whether a nested result contains the tensor.
+local function holds(value, x)
+  if type(value) ~= 'table' then return value == x end
+  for _, item in next, value do
+    if holds(item, x) then return true end
+  end
+  return false
+end
+
 function Engine:micro_batch(sample, step, k)
   local args, n_args = sample_of.arguments(self.job, sample)
   args.n = n_args
@@ -202,8 +211,9 @@ function Engine:micro_batch(sample, step, k)
     drop(saved) -- an empty micro-batch may have the loss 0/0: it counts for nothing
   end
   self:turn_buffers()
-  C.release(loss)
-  return value, n, { select(2, unpack(results)) }
+  local rest = { select(2, unpack(results)) }
+  if not holds(rest, loss) then C.release(loss) end
+  return value, n, rest
 end
 
 --- Forward and backward of the micro-batches of one step, in their order.
