@@ -18,8 +18,12 @@ using script::push_string;
 using Handle = std::shared_ptr<const Lowered>;
 constexpr const char* kProgramType = "nnscaler.Program";
 
-const Lowered& check_program(lua_State* L) { return *script::check_object<Handle>(L, 1, kProgramType); }
-const lower::Program& program(lua_State* L) { return check_program(L).program; }
+const Lowered& check_program(lua_State* L) {
+  return *script::check_object<Handle>(L, 1, kProgramType);
+}
+const lower::Program& program(lua_State* L) {
+  return check_program(L).program;
+}
 
 int lower_graph(lua_State* L) {  // (graph [, { device = }]) → program
   const graph::Graph& graph = check_graph(L, 1);
@@ -168,6 +172,8 @@ int open(lua_State* L) {
 
 }  // namespace
 
-void open_lower(lua_State* L) { script::preload(L, "nnscaler._C.lower", guarded<open>); }
+void open_lower(lua_State* L) {
+  script::preload(L, "nnscaler._C.lower", guarded<open>);
+}
 
 }  // namespace nns::bind

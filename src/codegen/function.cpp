@@ -23,11 +23,11 @@ constexpr size_t kMostLocals = 150;  // LuaJIT allows 200 a function
 
 // Arguments that are written by name: keyword-only in some schema.
 constexpr std::array kNamed = {
-    "alpha",      "beta",          "dtype",  "layout",      "device",        "pin_memory",
-    "scale",      "memory_format", "value",  "enable_gqa",  "attn_mask",     "approximate",
-    "copy",       "rounding_mode", "stable", "correction",  "non_blocking",  "generator",
-    "implicit",   "sparse_grad",   "path",   "output_size", "log_target",    "reduce",
-    "include_self", "decimals",    "is_coalesced"};
+    "alpha",        "beta",          "dtype",       "layout",      "device",       "pin_memory",
+    "scale",        "memory_format", "value",       "enable_gqa",  "attn_mask",    "approximate",
+    "copy",         "rounding_mode", "stable",      "correction",  "non_blocking", "generator",
+    "implicit",     "sparse_grad",   "path",        "output_size", "log_target",   "reduce",
+    "include_self", "decimals",      "is_coalesced"};
 
 bool is_nil(const Arg& arg) {
   if (std::holds_alternative<std::monostate>(arg)) return true;
@@ -66,11 +66,19 @@ bool is_default(const Instr& instr, const NamedArg& a) {
 
 // Operators whose result is a list of tensors, which comes as a table.
 bool returns_list(std::string_view op) {
-  constexpr std::array kLists = {
-      "aten::split",        "aten::split_with_sizes", "aten::chunk",        "aten::unbind",
-      "aten::tensor_split", "aten::unsafe_split",     "aten::unsafe_chunk", "aten::meshgrid",
-      "aten::hsplit",       "aten::vsplit",           "aten::dsplit",       "aten::broadcast_tensors",
-      "aten::unsafe_split_with_sizes"};
+  constexpr std::array kLists = {"aten::split",
+                                 "aten::split_with_sizes",
+                                 "aten::chunk",
+                                 "aten::unbind",
+                                 "aten::tensor_split",
+                                 "aten::unsafe_split",
+                                 "aten::unsafe_chunk",
+                                 "aten::meshgrid",
+                                 "aten::hsplit",
+                                 "aten::vsplit",
+                                 "aten::dsplit",
+                                 "aten::broadcast_tensors",
+                                 "aten::unsafe_split_with_sizes"};
   const std::string_view base = op.substr(0, op.find('.'));
   return std::find(kLists.begin(), kLists.end(), base) != kLists.end();
 }
@@ -99,7 +107,8 @@ std::string FunctionWriter::expression(int slot) {
   if (role == SlotRole::constant) {
     needs_.insert("ctx");
     const auto& all = program_.constants;
-    return fmt::format("ctx.constants[{}]", std::find(all.begin(), all.end(), slot) - all.begin() + 1);
+    return fmt::format("ctx.constants[{}]",
+                       std::find(all.begin(), all.end(), slot) - all.begin() + 1);
   }
   NNS_CHECK(false, "codegen: slot {} has no expression", slot);
 }
@@ -150,9 +159,7 @@ struct FunctionWriter::ValueWriter {
   std::string operator()(std::monostate) const { return "nil"; }
   std::string operator()(Ref ref) const { return ref.id < 0 ? "nil" : w.expression(ref.id); }
   std::string operator()(bool x) const { return x ? "true" : "false"; }
-  std::string operator()(int64_t x) const {
-    return x == INT64_MAX ? "nil" : fmt::format("{}", x);
-  }
+  std::string operator()(int64_t x) const { return x == INT64_MAX ? "nil" : fmt::format("{}", x); }
   std::string operator()(double x) const { return real(x); }
   std::string operator()(const std::string& x) const {
     if (!w.path_.empty() && lower::below_path(x, w.path_)) {
@@ -257,8 +264,8 @@ void FunctionWriter::call(const Instr& instr) {
     return;
   }
   const bool again = instr.op.starts_with("vjp::");
-  std::string right = again ? vjp(instr)
-                            : fmt::format("{}({})", operators_.call(instr.op), arguments(instr));
+  std::string right =
+      again ? vjp(instr) : fmt::format("{}({})", operators_.call(instr.op), arguments(instr));
   if (!again && returns_list(instr.op)) right = fmt::format("unpack({})", right);
   // Results of a list are unpacked; trailing ones that nobody wants are left out.
   size_t count = instr.outs.size();
@@ -311,7 +318,9 @@ void FunctionWriter::statement(const Instr& instr) {
       std::string key = full.substr(at);
       key = key.front() == '.' ? quoted(key.substr(1)) : key.substr(1, key.size() - 2);
       const int value = lower::reads(instr)[0];
-      const char* verb = !gradient ? "update" : lower::is_owned(instr) ? "accumulate" : "accumulate_copy";
+      const char* verb = !gradient                ? "update"
+                         : lower::is_owned(instr) ? "accumulate"
+                                                  : "accumulate_copy";
       put(fmt::format("{}({}, {}, {})", verb, full.substr(0, at), key, expression(value)), instr);
       if (gradient && lower::is_owned(instr)) freed(value);
       break;

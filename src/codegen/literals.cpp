@@ -9,9 +9,10 @@
 namespace nns::codegen {
 namespace {
 
-constexpr std::array kKeywords = {
-    "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "goto", "if", "in",
-    "local", "nil", "not", "or", "repeat", "return", "then", "true", "until", "while"};
+constexpr std::array kKeywords = {"and",   "break", "do",       "else", "elseif", "end",
+                                  "false", "for",   "function", "goto", "if",     "in",
+                                  "local", "nil",   "not",      "or",   "repeat", "return",
+                                  "then",  "true",  "until",    "while"};
 
 // Which of several overloads has the plain name; the others carry theirs.
 int rank_of(std::string_view overload) {
@@ -111,7 +112,9 @@ Operators::Operators(const lower::Program& program) {
   }
 }
 
-const std::string& Operators::call(std::string_view op) const { return calls_.find(op)->second; }
+const std::string& Operators::call(std::string_view op) const {
+  return calls_.find(op)->second;
+}
 
 std::string wrap(const std::string& line, size_t width, const std::string& indent) {
   if (line.size() <= width) return line;
@@ -130,7 +133,8 @@ std::string wrap(const std::string& line, size_t width, const std::string& inden
   bool in_string = false;
   for (size_t i = 0; i < line.size(); ++i) {
     if (line[i] == '\'' && (i == 0 || line[i - 1] != '\\')) in_string = !in_string;
-    const bool comma = line[i] == ',', opens = line[i] == '(' && i + 1 < line.size() && line[i + 1] != ')';
+    const bool comma = line[i] == ',',
+               opens = line[i] == '(' && i + 1 < line.size() && line[i + 1] != ')';
     const bool equals = i > 0 && line[i] == ' ' && line[i - 1] == '=' && line.find("local ") != i;
     if (in_string || !(comma || opens || equals)) continue;
     flush(line.substr(start, i + 1 - start));

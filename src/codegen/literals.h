@@ -39,7 +39,9 @@ class Operators {
   explicit Operators(const lower::Program& program);
   const std::string& call(std::string_view op) const;
   // Per namespace: (Lua name, operator), sorted.
-  const std::map<std::string, std::map<std::string, std::string>>& tables() const { return tables_; }
+  const std::map<std::string, std::map<std::string, std::string>>& tables() const {
+    return tables_;
+  }
 
  private:
   std::map<std::string, std::string, std::less<>> calls_;

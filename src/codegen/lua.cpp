@@ -24,9 +24,15 @@ using lower::Segment;
 
 constexpr size_t kWidth = 98;
 
-std::string list_of(const std::string& path) { return path.substr(0, path.rfind('.')); }
-std::string number_of(const std::string& path) { return path.substr(path.rfind('.') + 1); }
-std::string last_part(const std::string& path) { return path.substr(path.rfind('.') + 1); }
+std::string list_of(const std::string& path) {
+  return path.substr(0, path.rfind('.'));
+}
+std::string number_of(const std::string& path) {
+  return path.substr(path.rfind('.') + 1);
+}
+std::string last_part(const std::string& path) {
+  return path.substr(path.rfind('.') + 1);
+}
 
 // Slots of one block instance in the order of their first occurrence: equal numbers in all
 // instances of a body.
@@ -63,14 +69,14 @@ Shape shape_of(const Program& program, const Segment& segment, const BlockRun& r
 }
 
 struct Body {
-  std::string name;                        // of its function: "h_forward"
+  std::string name;  // of its function: "h_forward"
   const Segment* segment = nullptr;
-  std::vector<std::string> tables;         // of kTables, taken as parameters
-  std::vector<int> kept;                   // numbers of slots that instances keep
-  std::map<int, std::string> fields;       // number → field of `s`
-  std::vector<size_t> arguments;           // indices of externals that are passed
+  std::vector<std::string> tables;    // of kTables, taken as parameters
+  std::vector<int> kept;              // numbers of slots that instances keep
+  std::map<int, std::string> fields;  // number → field of `s`
+  std::vector<size_t> arguments;      // indices of externals that are passed
   std::string text;
-  std::string span;                        // "transformer.h.0 … transformer.h.3"
+  std::string span;  // "transformer.h.0 … transformer.h.3"
 };
 
 class FileWriter {
@@ -117,7 +123,7 @@ class FileWriter {
   }
 
  private:
-  struct Run {  // neighbouring instances of one body
+  struct Run {           // neighbouring instances of one body
     size_t first, last;  // indices into Segment::blocks
   };
 
@@ -126,7 +132,8 @@ class FileWriter {
     const auto& b = segment.blocks;
     for (size_t i = 0; i < b.size(); ++i) {
       const bool joined = !runs.empty() && b[i].body == b[i - 1].body &&
-                          b[i].first == b[i - 1].last && list_of(b[i].path) == list_of(b[i - 1].path);
+                          b[i].first == b[i - 1].last &&
+                          list_of(b[i].path) == list_of(b[i - 1].path);
       if (joined)
         runs.back().last = i + 1;
       else
@@ -167,10 +174,11 @@ class FileWriter {
     return shape_of(program_, segment, run, read_outside(segment));
   }
 
-  // --- tensors kept for backward -------------------------------------------------------------------
+  // --- tensors kept for backward
+  // -------------------------------------------------------------------
 
-  // Decides where each saved tensor is kept: in the table of a block instance that has it, or of the
-  // segment. Only two segments hand tensors over on one device: forward and backward.
+  // Decides where each saved tensor is kept: in the table of a block instance that has it, or of
+  // the segment. Only two segments hand tensors over on one device: forward and backward.
   void collect_saved() {
     if (program_.segments.size() < 2) return;
     const Segment& forward = program_.segments[0];
@@ -234,21 +242,24 @@ class FileWriter {
     return instance_table(path) + kept_.at(run->body).at(number).substr(1);
   }
 
-  // --- bodies ---------------------------------------------------------------------------------------
+  // --- bodies
+  // ---------------------------------------------------------------------------------------
 
   Body& body_of(const Segment& segment, const Run& run) {
     const BlockRun& first = segment.blocks[run.first];
     if (const auto it = bodies_.find(first.body); it != bodies_.end()) return it->second;
     Body& body = bodies_[first.body];
     body.segment = &segment;
-    body.name = body_names_.fresh(fmt::format("{}_{}", last_part(list_of(first.path)), segment.name));
+    body.name =
+        body_names_.fresh(fmt::format("{}_{}", last_part(list_of(first.path)), segment.name));
     const Shape s = shape(segment, first);
     std::set<std::string> reserved = reserved_names();
     FunctionWriter w(program_, operators_, first.path, reserved);
 
     const bool forward = &segment == &program_.segments[0];
     std::map<int, std::string> fields;
-    if (const auto it = kept_.find(forward ? first.body : forward_body(first.path)); it != kept_.end())
+    if (const auto it = kept_.find(forward ? first.body : forward_body(first.path));
+        it != kept_.end())
       fields = it->second;
     std::map<int, int> forward_number;
     if (!forward)
@@ -277,7 +288,8 @@ class FileWriter {
     if (forward)
       for (const auto& [slot, number] : s.number)
         if (const auto it = fields.find(number);
-            it != fields.end() && std::find(s.externals.begin(), s.externals.end(), slot) == s.externals.end())
+            it != fields.end() &&
+            std::find(s.externals.begin(), s.externals.end(), slot) == s.externals.end())
           w.store(slot, it->second);
     for (size_t i = first.first; i < first.last; ++i) w.statement(segment.instrs[i]);
     std::string results;
@@ -294,7 +306,8 @@ class FileWriter {
     std::string parameters = tables + arguments;
     if (tables.empty() && !parameters.empty()) parameters.erase(0, 2);
     functions_ += fmt::format("\n-- {} … {}\n", first.path, last.path);
-    functions_ += wrap(fmt::format("function block.{}({})", body.name, parameters), kWidth, "    ") + "\n";
+    functions_ +=
+        wrap(fmt::format("function block.{}({})", body.name, parameters), kWidth, "    ") + "\n";
     if (w.overflow()) functions_ += "  local rest = {}\n";
     for (const std::string& line : w.lines()) functions_ += line + "\n";
     functions_ += "end\n";
@@ -311,15 +324,16 @@ class FileWriter {
   }
 
   static std::set<std::string> reserved_names() {
-    std::set<std::string> names = {"rt", "aten", "nnscaler", "block", "release", "accumulate",
-                                   "accumulate_copy", "update", "input", "seed", "rest", "i", "_",
-                                   "unpack", "require", "math"};
+    std::set<std::string> names = {
+        "rt",    "aten", "nnscaler", "block", "release", "accumulate", "accumulate_copy", "update",
+        "input", "seed", "rest",     "i",     "_",       "unpack",     "require",         "math"};
     names.insert(std::begin(kTables), std::end(kTables));
     names.erase("_");
     return names;
   }
 
-  // --- runs -----------------------------------------------------------------------------------------
+  // --- runs
+  // -----------------------------------------------------------------------------------------
 
   // For each passed external of a body: the result that the instance before made of it, or nothing
   // when it is one tensor for all. No value at all when the run is no loop.
@@ -333,14 +347,16 @@ class FileWriter {
     for (size_t k = 0; k < n; ++k) {
       shapes.push_back(shape(segment, segment.blocks[run.first + k]));
       if (k > 0 && std::stoll(number_of(segment.blocks[run.first + k].path)) -
-                           std::stoll(number_of(segment.blocks[run.first + k - 1].path)) != step)
+                           std::stoll(number_of(segment.blocks[run.first + k - 1].path)) !=
+                       step)
         return std::nullopt;
     }
     std::vector<std::optional<size_t>> sources;
     std::set<size_t> taken;
     for (size_t e : body.arguments) {
       bool same = true;
-      for (size_t k = 1; k < n; ++k) same = same && shapes[k].externals[e] == shapes[0].externals[e];
+      for (size_t k = 1; k < n; ++k)
+        same = same && shapes[k].externals[e] == shapes[0].externals[e];
       if (same) {
         sources.push_back(std::nullopt);
         continue;
@@ -367,7 +383,8 @@ class FileWriter {
           const auto reads = lower::reads(segment.instrs[i]);
           if (std::find(reads.begin(), reads.end(), slot) != reads.end()) return std::nullopt;
         }
-        if (std::find(segment.outputs.begin(), segment.outputs.end(), slot) != segment.outputs.end() ||
+        if (std::find(segment.outputs.begin(), segment.outputs.end(), slot) !=
+                segment.outputs.end() ||
             top_.contains(slot))
           return std::nullopt;
       }
@@ -414,7 +431,8 @@ class FileWriter {
     const Shape first = shape(segment, segment.blocks[run.first]);
     const Shape last = shape(segment, segment.blocks[run.last - 1]);
     if (!sources) {
-      for (size_t k = run.first; k < run.last; ++k) write_single(segment, segment.blocks[k], body, keeps && forward, w);
+      for (size_t k = run.first; k < run.last; ++k)
+        write_single(segment, segment.blocks[k], body, keeps && forward, w);
       return;
     }
     // Loop variables: results in order, each begun with the external that it follows.
@@ -451,8 +469,8 @@ class FileWriter {
     for (int slot : last.results) store_top(slot, forward, w);
   }
 
-  void write_single(const Segment& segment, const BlockRun& block, const Body& body, bool fresh_table,
-                    FunctionWriter& w) {
+  void write_single(const Segment& segment, const BlockRun& block, const Body& body,
+                    bool fresh_table, FunctionWriter& w) {
     const Shape s = shape(segment, block);
     const std::string list = list_of(block.path), index = number_of(block.path);
     if (fresh_table) w.raw(fmt::format("s.{}[{}] = {{}}", list_field_.at(list), index));
@@ -494,7 +512,8 @@ class FileWriter {
     return w.expression(slot);
   }
 
-  // --- segments -------------------------------------------------------------------------------------
+  // --- segments
+  // -------------------------------------------------------------------------------------
 
   std::string nest_text(const graph::Nest& nest, FunctionWriter& w) {
     if (const auto* ref = std::get_if<graph::ValueRef>(&nest.node)) return w.expression(ref->id);
@@ -582,18 +601,21 @@ std::string key_of(const Program& program) {
 std::string to_lua(const Program& program) {
   const std::string body = FileWriter(program).body();
   return fmt::format(
-      "-- {} ({}), rank {} of {}: written by nnscaler, may be edited.\n"
-      "-- It runs as long as the key is that of the model; the second hash tells an edited file.\n"
-      "-- key: {}\n-- body: {}\n",
-      program.model, program.training ? "training" : "evaluation", program.rank, program.world,
-      key_of(program), hex(hash_bytes(body))) + body;
+             "-- {} ({}), rank {} of {}: written by nnscaler, may be edited.\n"
+             "-- It runs as long as the key is that of the model; the second hash tells an edited "
+             "file.\n"
+             "-- key: {}\n-- body: {}\n",
+             program.model, program.training ? "training" : "evaluation", program.rank,
+             program.world, key_of(program), hex(hash_bytes(body))) +
+         body;
 }
 
 Header read_header(const std::string& text, const std::string& path) {
   const auto field = [&](const std::string& mark) {
     const size_t at = text.find(mark);
     if (at == std::string::npos)
-      throw Error(ErrorKind::state, fmt::format("[codegen.header] {} has no line '{}…'", path, mark),
+      throw Error(ErrorKind::state,
+                  fmt::format("[codegen.header] {} has no line '{}…'", path, mark),
                   "it is not a file that nnscaler wrote: move it away");
     const size_t start = at + mark.size();
     return std::pair(text.substr(start, text.find('\n', start) - start), text.find('\n', start));

@@ -13,8 +13,8 @@ std::string to_lua(const lower::Program& program);
 
 // What a generated file says of itself, read from its head.
 struct Header {
-  std::string key;    // graph, program and version it belongs to
-  std::string body;   // hash of everything below the header when it was written
+  std::string key;      // graph, program and version it belongs to
+  std::string body;     // hash of everything below the header when it was written
   bool edited = false;  // the text below the header is no longer what was written
 };
 // The key that to_lua writes for this program.

@@ -300,8 +300,12 @@ Json parse_text(std::string_view text) {
 
 }  // namespace
 
-std::string to_json(const Arg& arg) { return std::visit(ArgWriter{}, arg).dump(); }
-std::string to_json(const Nest& nest) { return write_nest(nest).dump(); }
+std::string to_json(const Arg& arg) {
+  return std::visit(ArgWriter{}, arg).dump();
+}
+std::string to_json(const Nest& nest) {
+  return write_nest(nest).dump();
+}
 
 std::string to_json(const Graph& g) {
   const auto pairs = [](const auto& list) {

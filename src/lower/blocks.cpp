@@ -73,8 +73,8 @@ class Form {
           continue;
         }
         number_of(out);
-        const bool later = last_use[static_cast<size_t>(out)] >= instance.last ||
-                           outs_.contains(out);
+        const bool later =
+            last_use[static_cast<size_t>(out)] >= instance.last || outs_.contains(out);
         text_ += fmt::format("->{}{}{}", name_slot_text(out), later ? "!" : "",
                              saved_.contains(out) ? "s" : "");
       }
@@ -97,10 +97,14 @@ class Form {
   std::string name_slot_text(int id) {
     const Slot& slot = program_.slot(id);
     switch (slot.role) {
-      case SlotRole::parameter: return "P:" + relative(slot.name);
-      case SlotRole::buffer: return "B:" + relative(slot.name);
-      case SlotRole::constant: return fmt::format("C:{}", id);
-      case SlotRole::input: return fmt::format("I:{}", id);
+      case SlotRole::parameter:
+        return "P:" + relative(slot.name);
+      case SlotRole::buffer:
+        return "B:" + relative(slot.name);
+      case SlotRole::constant:
+        return fmt::format("C:{}", id);
+      case SlotRole::input:
+        return fmt::format("I:{}", id);
       default:
         if (const auto kept = keepers_.find({path_, id}); kept != keepers_.end())
           return "S:" + kept->second;
@@ -139,7 +143,11 @@ class Finder {
  public:
   Finder(const Program& program, Segment& segment, std::map<std::string, int>& bodies,
          Keepers& keepers)
-      : program_(program), segment_(segment), bodies_(bodies), keepers_(keepers), last_use_(program.slots.size(), 0) {
+      : program_(program),
+        segment_(segment),
+        bodies_(bodies),
+        keepers_(keepers),
+        last_use_(program.slots.size(), 0) {
     for (size_t i = 0; i < segment.instrs.size(); ++i)
       for (int slot : reads(segment.instrs[i])) last_use_[static_cast<size_t>(slot)] = i;
   }
@@ -166,7 +174,8 @@ class Finder {
       forms.push_back(Form(program_, segment_, instance, last_use_, keepers_).text());
     for (size_t a = 0; a < instances.size();) {
       size_t b = a + 1;
-      while (b < instances.size() && follows(instances[b - 1], instances[b]) && forms[b] == forms[a])
+      while (b < instances.size() && follows(instances[b - 1], instances[b]) &&
+             forms[b] == forms[a])
         ++b;
       if (b - a >= 2 && instances[a].last - instances[a].first >= kLeastSize)
         mark(instances, a, b, forms[a]);

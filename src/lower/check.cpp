@@ -28,7 +28,8 @@ class Checker {
  private:
   template <class... A>
   [[noreturn]] void broken(fmt::format_string<A...> f, A&&... args) const {
-    fail(ErrorKind::internal, "[lower.check] {}{}", where_, fmt::format(f, std::forward<A>(args)...));
+    fail(ErrorKind::internal, "[lower.check] {}{}", where_,
+         fmt::format(f, std::forward<A>(args)...));
   }
 
   std::string name(int slot) const {
@@ -71,7 +72,8 @@ class Checker {
   void check_instr(const Instr& instr) {
     for (int slot : reads(instr))
       if (!live_.contains(slot))
-        broken("{} is used {}", name(slot), made_.contains(slot) ? "after its release" : "before it is made");
+        broken("{} is used {}", name(slot),
+               made_.contains(slot) ? "after its release" : "before it is made");
     switch (instr.kind) {
       case InstrKind::release:
         for (int slot : reads(instr)) {
@@ -113,6 +115,8 @@ class Checker {
 
 }  // namespace
 
-void check(const Program& program) { Checker(program).run(); }
+void check(const Program& program) {
+  Checker(program).run();
+}
 
 }  // namespace nns::lower

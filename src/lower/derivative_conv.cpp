@@ -8,7 +8,8 @@ namespace {
 
 using B = Backward;
 
-std::vector<int64_t> per_dim(const CallContext& c, std::string_view name, size_t n, int64_t fallback) {
+std::vector<int64_t> per_dim(const CallContext& c, std::string_view name, size_t n,
+                             int64_t fallback) {
   std::vector<int64_t> values = c.ints(name);
   if (values.empty()) values.push_back(fallback);
   if (values.size() == 1) values.resize(n, values[0]);
@@ -54,10 +55,10 @@ bool convolution(Forward& f) {
 void convolution_back(B& b) {
   const std::vector<bool> mask = {b.needs("input"), b.needs("weight"), b.needs("bias")};
   const Arg sizes = b.has("bias") ? Arg(b.shape("bias")) : Arg();
-  const auto outs = b.e.emit("aten::convolution_backward", b.grad(), b.in("input"), b.in("weight"),
-                             sizes, b.ints("stride"), b.ints("padding"), b.ints("dilation"),
-                             b.boolean("transposed"), b.ints("output_padding"),
-                             b.integer("groups"), mask);
+  const auto outs =
+      b.e.emit("aten::convolution_backward", b.grad(), b.in("input"), b.in("weight"), sizes,
+               b.ints("stride"), b.ints("padding"), b.ints("dilation"), b.boolean("transposed"),
+               b.ints("output_padding"), b.integer("groups"), mask);
   b.give("input", outs[0]);
   b.give("weight", outs[1]);
   b.give("bias", outs[2]);
@@ -67,9 +68,9 @@ bool max_pool2d(Forward& f) {
   if (!f.training()) return false;
   const auto kernel = per_dim(f, "kernel_size", 2, 1);
   const auto stride = f.ints("stride").empty() ? kernel : per_dim(f, "stride", 2, 1);
-  const auto outs = f.e.emit("aten::max_pool2d_with_indices", f.in("self"), kernel, stride,
-                             per_dim(f, "padding", 2, 0), per_dim(f, "dilation", 2, 1),
-                             f.boolean("ceil_mode"));
+  const auto outs =
+      f.e.emit("aten::max_pool2d_with_indices", f.in("self"), kernel, stride,
+               per_dim(f, "padding", 2, 0), per_dim(f, "dilation", 2, 1), f.boolean("ceil_mode"));
   f.result(outs[0]);
   f.keep("indices", outs[1]);
   return true;
@@ -113,15 +114,18 @@ const std::vector<Rule>& rules() {
       rewrite("aten::max_pool2d", max_pool2d, max_pool2d_back),
       gradient("aten::avg_pool2d", avg_pool2d),
       expands("aten::adaptive_avg_pool2d", adaptive_avg_pool2d),
-      gradient("aten::_adaptive_avg_pool2d", [](B& b) {
-        b.give("self", b("aten::_adaptive_avg_pool2d_backward", b.grad(), b.in("self")));
-      }),
+      gradient("aten::_adaptive_avg_pool2d",
+               [](B& b) {
+                 b.give("self", b("aten::_adaptive_avg_pool2d_backward", b.grad(), b.in("self")));
+               }),
   };
   return table;
 }
 
 }  // namespace
 
-std::span<const Rule> conv_rules() { return rules(); }
+std::span<const Rule> conv_rules() {
+  return rules();
+}
 
 }  // namespace nns::lower

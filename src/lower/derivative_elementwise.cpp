@@ -12,10 +12,14 @@ namespace {
 using B = Backward;
 
 // a * b, with b conjugated where the tensors are complex.
-Ref times_conj(B& b, Ref gradient, Ref factor) { return b.e.mul(gradient, b.e.conj(factor)); }
+Ref times_conj(B& b, Ref gradient, Ref factor) {
+  return b.e.mul(gradient, b.e.conj(factor));
+}
 
 // Zeros of the gradient's shape: a path to the loss, though no slope.
-void no_slope(B& b) { b.give("self", b("aten::zeros_like", b.grad())); }
+void no_slope(B& b) {
+  b.give("self", b("aten::zeros_like", b.grad()));
+}
 
 // Keeps the gradient where `mask` holds, zero elsewhere.
 Ref keep_where(B& b, Ref mask, Ref gradient) {
@@ -26,8 +30,8 @@ Ref zero_where(B& b, Ref mask, Ref gradient) {
 }
 
 Ref compare(B& b, const char* name, Ref x, const Arg& bound) {
-  const std::string op = fmt::format("aten::{}.{}", name,
-                                     std::holds_alternative<Ref>(bound) ? "Tensor" : "Scalar");
+  const std::string op =
+      fmt::format("aten::{}.{}", name, std::holds_alternative<Ref>(bound) ? "Tensor" : "Scalar");
   return b(op, x, bound);
 }
 
@@ -56,12 +60,14 @@ void clamp(B& b) {
 void clamp_min(B& b) {
   const Ref g = b.grad();
   b.give("self", keep_where(b, compare(b, "ge", b.in("self"), b.arg("min")), g));
-  if (b.needs("min")) b.give("min", keep_where(b, b("aten::lt.Tensor", b.in("self"), b.in("min")), g));
+  if (b.needs("min"))
+    b.give("min", keep_where(b, b("aten::lt.Tensor", b.in("self"), b.in("min")), g));
 }
 void clamp_max(B& b) {
   const Ref g = b.grad();
   b.give("self", keep_where(b, compare(b, "le", b.in("self"), b.arg("max")), g));
-  if (b.needs("max")) b.give("max", keep_where(b, b("aten::gt.Tensor", b.in("self"), b.in("max")), g));
+  if (b.needs("max"))
+    b.give("max", keep_where(b, b("aten::gt.Tensor", b.in("self"), b.in("max")), g));
 }
 
 void add(B& b) {
@@ -103,8 +109,10 @@ void extremum(B& b, const char* loses) {
   const Ref a = b.in("self"), c = b.in("other");
   const Ref tie = b("aten::eq.Tensor", a, c);
   const Ref shared = b("aten::where.self", tie, b.e.mul(b.grad(), 0.5), b.grad());
-  if (b.needs("self")) b.give("self", zero_where(b, b(fmt::format("aten::{}.Tensor", loses), a, c), shared));
-  if (b.needs("other")) b.give("other", zero_where(b, b(fmt::format("aten::{}.Tensor", loses), c, a), shared));
+  if (b.needs("self"))
+    b.give("self", zero_where(b, b(fmt::format("aten::{}.Tensor", loses), a, c), shared));
+  if (b.needs("other"))
+    b.give("other", zero_where(b, b(fmt::format("aten::{}.Tensor", loses), c, a), shared));
 }
 
 void pow(B& b) {
@@ -113,8 +121,8 @@ void pow(B& b) {
     const double base = b.real("self");
     const Ref slope = b.e.mul(b.e.mul(g, b.out()), std::log(base));
     // 0 ** 0 has slope 0, like 0 ** x for x > 0.
-    b.give("exponent", base == 0.0 ? zero_where(b, b("aten::ge.Scalar", b.in("exponent"), 0.0), slope)
-                                   : slope);
+    b.give("exponent",
+           base == 0.0 ? zero_where(b, b("aten::ge.Scalar", b.in("exponent"), 0.0), slope) : slope);
     return;
   }
   const Ref x = b.in("self");
@@ -132,8 +140,8 @@ void pow(B& b) {
     b.give("self", zero_where(b, b("aten::eq.Scalar", p, 0.0), slope));
   }
   if (b.needs("exponent")) {
-    const Ref flat = b("aten::logical_and", b("aten::eq.Scalar", x, 0.0),
-                       b("aten::ge.Scalar", p, 0.0));
+    const Ref flat =
+        b("aten::logical_and", b("aten::eq.Scalar", x, 0.0), b("aten::ge.Scalar", p, 0.0));
     const Ref slope = b.e.mul(b.e.mul(g, b.out()), b("aten::log", x));
     b.give("exponent", zero_where(b, flat, slope));
   }
@@ -154,9 +162,8 @@ void masked_fill(B& b) {
 void modulus(B& b, const char* rounding) {
   b.give("self", b.grad());
   if (!b.needs("other")) return;
-  const Ref x = b.is_tensor("self")
-                    ? b.in("self")
-                    : b.e.full(b.grad(), {{}, b.dtype("other")}, b.real("self"));
+  const Ref x = b.is_tensor("self") ? b.in("self")
+                                    : b.e.full(b.grad(), {{}, b.dtype("other")}, b.real("self"));
   const Ref quotient = b("aten::div.Tensor_mode", x, b.in("other"), rounding);
   b.give("other", b.e.neg(b.e.mul(b.grad(), quotient)));
 }
@@ -235,7 +242,9 @@ bool same_tensor(Forward& f, std::string_view name) {
   return true;
 }
 
-void cast_back(B& b) { b.give("self", b.grad()); }  // give() casts
+void cast_back(B& b) {
+  b.give("self", b.grad());
+}  // give() casts
 
 void polar(B& b) {  // abs * (cos(angle) + i sin(angle))
   const Ref g = b("aten::conj_physical", b.grad());
@@ -251,148 +260,201 @@ const std::vector<Rule>& rules() {
   static const double ln2 = std::numbers::ln2, ln10 = std::numbers::ln10;
   static const std::vector<Rule> table = {
       // --- activations
-      gradient("aten::relu", [](B& b) {
-        b.give("self", b("aten::threshold_backward", b.grad(), b.out(), 0.0));
-      }),
-      gradient("aten::relu6", [](B& b) {
-        b.give("self", b("aten::hardtanh_backward", b.grad(), b.in("self"), 0.0, 6.0));
-      }),
-      gradient("aten::gelu", [](B& b) {
-        b.give("self", b("aten::gelu_backward", b.grad(), b.in("self"), b.text("approximate", "none")));
-      }),
-      gradient("aten::silu", [](B& b) { b.give("self", b("aten::silu_backward", b.grad(), b.in("self"))); }),
-      gradient("aten::mish", [](B& b) { b.give("self", b("aten::mish_backward", b.grad(), b.in("self"))); }),
-      gradient("aten::sigmoid", [](B& b) { b.give("self", b("aten::sigmoid_backward", b.grad(), b.out())); }),
-      gradient("aten::tanh", [](B& b) { b.give("self", b("aten::tanh_backward", b.grad(), b.out())); }),
-      gradient("aten::log_sigmoid", [](B& b) {
-        b.give("self", b.e.mul(b.grad(), b("aten::sigmoid", b.e.neg(b.in("self")))));
-      }),
-      gradient("aten::softplus", [](B& b) {
-        b.give("self", b("aten::softplus_backward", b.grad(), b.in("self"), b.real("beta", 1),
-                         b.real("threshold", 20)));
-      }),
-      gradient("aten::elu", [](B& b) {
-        b.give("self", b("aten::elu_backward", b.grad(), b.real("alpha", 1), b.real("scale", 1),
-                         b.real("input_scale", 1), false, b.in("self")));
-      }),
-      gradient("aten::celu", [](B& b) {
-        const double alpha = b.real("alpha", 1);
-        b.give("self", b("aten::elu_backward", b.grad(), alpha, 1.0, 1 / alpha, false, b.in("self")));
-      }),
-      gradient("aten::selu", [](B& b) {
-        b.give("self", b("aten::elu_backward", b.grad(), 1.6732632423543772, 1.0507009873554805, 1.0,
-                         false, b.in("self")));
-      }),
-      gradient("aten::leaky_relu", [](B& b) {
-        b.give("self", b("aten::leaky_relu_backward", b.grad(), b.in("self"),
-                         b.real("negative_slope", 0.01), false));
-      }),
-      gradient("aten::hardtanh", [](B& b) {
-        b.give("self", b("aten::hardtanh_backward", b.grad(), b.in("self"), b.real("min_val", -1),
-                         b.real("max_val", 1)));
-      }),
-      gradient("aten::hardswish", [](B& b) {
-        b.give("self", b("aten::hardswish_backward", b.grad(), b.in("self")));
-      }),
-      gradient("aten::hardsigmoid", [](B& b) {
-        b.give("self", b("aten::hardsigmoid_backward", b.grad(), b.in("self")));
-      }),
-      gradient("aten::glu", [](B& b) {
-        b.give("self", b("aten::glu_backward", b.grad(), b.in("self"), b.integer("dim", -1)));
-      }),
+      gradient("aten::relu",
+               [](B& b) { b.give("self", b("aten::threshold_backward", b.grad(), b.out(), 0.0)); }),
+      gradient("aten::relu6",
+               [](B& b) {
+                 b.give("self", b("aten::hardtanh_backward", b.grad(), b.in("self"), 0.0, 6.0));
+               }),
+      gradient("aten::gelu",
+               [](B& b) {
+                 b.give("self", b("aten::gelu_backward", b.grad(), b.in("self"),
+                                  b.text("approximate", "none")));
+               }),
+      gradient("aten::silu",
+               [](B& b) { b.give("self", b("aten::silu_backward", b.grad(), b.in("self"))); }),
+      gradient("aten::mish",
+               [](B& b) { b.give("self", b("aten::mish_backward", b.grad(), b.in("self"))); }),
+      gradient("aten::sigmoid",
+               [](B& b) { b.give("self", b("aten::sigmoid_backward", b.grad(), b.out())); }),
+      gradient("aten::tanh",
+               [](B& b) { b.give("self", b("aten::tanh_backward", b.grad(), b.out())); }),
+      gradient("aten::log_sigmoid",
+               [](B& b) {
+                 b.give("self", b.e.mul(b.grad(), b("aten::sigmoid", b.e.neg(b.in("self")))));
+               }),
+      gradient("aten::softplus",
+               [](B& b) {
+                 b.give("self", b("aten::softplus_backward", b.grad(), b.in("self"),
+                                  b.real("beta", 1), b.real("threshold", 20)));
+               }),
+      gradient("aten::elu",
+               [](B& b) {
+                 b.give("self",
+                        b("aten::elu_backward", b.grad(), b.real("alpha", 1), b.real("scale", 1),
+                          b.real("input_scale", 1), false, b.in("self")));
+               }),
+      gradient("aten::celu",
+               [](B& b) {
+                 const double alpha = b.real("alpha", 1);
+                 b.give("self", b("aten::elu_backward", b.grad(), alpha, 1.0, 1 / alpha, false,
+                                  b.in("self")));
+               }),
+      gradient("aten::selu",
+               [](B& b) {
+                 b.give("self", b("aten::elu_backward", b.grad(), 1.6732632423543772,
+                                  1.0507009873554805, 1.0, false, b.in("self")));
+               }),
+      gradient("aten::leaky_relu",
+               [](B& b) {
+                 b.give("self", b("aten::leaky_relu_backward", b.grad(), b.in("self"),
+                                  b.real("negative_slope", 0.01), false));
+               }),
+      gradient("aten::hardtanh",
+               [](B& b) {
+                 b.give("self", b("aten::hardtanh_backward", b.grad(), b.in("self"),
+                                  b.real("min_val", -1), b.real("max_val", 1)));
+               }),
+      gradient("aten::hardswish",
+               [](B& b) { b.give("self", b("aten::hardswish_backward", b.grad(), b.in("self"))); }),
+      gradient(
+          "aten::hardsigmoid",
+          [](B& b) { b.give("self", b("aten::hardsigmoid_backward", b.grad(), b.in("self"))); }),
+      gradient("aten::glu",
+               [](B& b) {
+                 b.give("self",
+                        b("aten::glu_backward", b.grad(), b.in("self"), b.integer("dim", -1)));
+               }),
       gradient("aten::prelu", prelu),
 
       // --- functions of one number
       gradient("aten::neg", [](B& b) { b.give("self", b.e.neg(b.grad())); }),
       gradient("aten::abs", abs),
-      gradient("aten::square", [](B& b) { b.give("self", b.e.mul(b.e.mul(b.grad(), b.in("self")), 2)); }),
+      gradient("aten::square",
+               [](B& b) { b.give("self", b.e.mul(b.e.mul(b.grad(), b.in("self")), 2)); }),
       gradient("aten::sqrt", [](B& b) { b.give("self", b.e.div(b.grad(), b.e.mul(b.out(), 2))); }),
-      gradient("aten::rsqrt", [](B& b) {
-        const Ref cube = b("aten::pow.Tensor_Scalar", b.out(), 3);
-        b.give("self", b.e.mul(b.e.mul(b.grad(), cube), -0.5));
-      }),
-      gradient("aten::reciprocal", [](B& b) {
-        b.give("self", b.e.neg(times_conj(b, b.grad(), b.e.mul(b.out(), b.out()))));
-      }),
+      gradient("aten::rsqrt",
+               [](B& b) {
+                 const Ref cube = b("aten::pow.Tensor_Scalar", b.out(), 3);
+                 b.give("self", b.e.mul(b.e.mul(b.grad(), cube), -0.5));
+               }),
+      gradient("aten::reciprocal",
+               [](B& b) {
+                 b.give("self", b.e.neg(times_conj(b, b.grad(), b.e.mul(b.out(), b.out()))));
+               }),
       gradient("aten::exp", [](B& b) { b.give("self", times_conj(b, b.grad(), b.out())); }),
-      gradient("aten::exp2", [](B& b) { b.give("self", b.e.mul(b.e.mul(b.grad(), b.out()), ln2)); }),
+      gradient("aten::exp2",
+               [](B& b) { b.give("self", b.e.mul(b.e.mul(b.grad(), b.out()), ln2)); }),
       gradient("aten::expm1", [](B& b) { b.give("self", b.e.mul(b.grad(), b.e.add(b.out(), 1))); }),
-      gradient("aten::log", [](B& b) { b.give("self", b.e.div(b.grad(), b.e.conj(b.in("self")))); }),
-      gradient("aten::log2", [](B& b) { b.give("self", b.e.div(b.grad(), b.e.mul(b.in("self"), ln2))); }),
-      gradient("aten::log10", [](B& b) { b.give("self", b.e.div(b.grad(), b.e.mul(b.in("self"), ln10))); }),
-      gradient("aten::log1p", [](B& b) { b.give("self", b.e.div(b.grad(), b.e.add(b.in("self"), 1))); }),
-      gradient("aten::sin", [](B& b) { b.give("self", times_conj(b, b.grad(), b("aten::cos", b.in("self")))); }),
-      gradient("aten::cos", [](B& b) {
-        b.give("self", b.e.neg(times_conj(b, b.grad(), b("aten::sin", b.in("self")))));
-      }),
-      gradient("aten::tan", [](B& b) {
-        b.give("self", b.e.mul(b.grad(), b.e.add(b.e.mul(b.out(), b.out()), 1)));
-      }),
-      gradient("aten::asin", [](B& b) { b.give("self", b.e.mul(b.grad(), inverse_root(b, -1, 1))); }),
-      gradient("aten::acos", [](B& b) { b.give("self", b.e.neg(b.e.mul(b.grad(), inverse_root(b, -1, 1)))); }),
-      gradient("aten::atan", [](B& b) {
-        const Ref x = b.in("self");
-        b.give("self", b.e.div(b.grad(), b.e.add(b.e.mul(x, x), 1)));
-      }),
-      gradient("aten::sinh", [](B& b) { b.give("self", b.e.mul(b.grad(), b("aten::cosh", b.in("self")))); }),
-      gradient("aten::cosh", [](B& b) { b.give("self", b.e.mul(b.grad(), b("aten::sinh", b.in("self")))); }),
-      gradient("aten::asinh", [](B& b) { b.give("self", b.e.mul(b.grad(), inverse_root(b, 1, 1))); }),
-      gradient("aten::acosh", [](B& b) { b.give("self", b.e.mul(b.grad(), inverse_root(b, 1, -1))); }),
-      gradient("aten::atanh", [](B& b) {
-        const Ref x = b.in("self");
-        b.give("self", b.e.div(b.grad(), b("aten::rsub.Scalar", b.e.mul(x, x), 1.0)));
-      }),
-      gradient("aten::erf", [](B& b) {
-        const Ref x = b.in("self");
-        const Ref bell = b("aten::exp", b.e.neg(b.e.mul(x, x)));
-        b.give("self", b.e.mul(b.e.mul(b.grad(), bell), 2 * std::numbers::inv_sqrtpi));
-      }),
-      gradient("aten::erfc", [](B& b) {
-        const Ref x = b.in("self");
-        const Ref bell = b("aten::exp", b.e.neg(b.e.mul(x, x)));
-        b.give("self", b.e.mul(b.e.mul(b.grad(), bell), -2 * std::numbers::inv_sqrtpi));
-      }),
-      gradient("aten::nan_to_num", [](B& b) {
-        const Ref finite = b("aten::isfinite", b.in("self"));
-        b.give("self", keep_where(b, finite, b.grad()));
-      }),
-      gradient("aten::sign", no_slope), gradient("aten::sgn", no_slope),
-      gradient("aten::ceil", no_slope), gradient("aten::floor", no_slope),
-      gradient("aten::round", no_slope), gradient("aten::trunc", no_slope),
+      gradient("aten::log",
+               [](B& b) { b.give("self", b.e.div(b.grad(), b.e.conj(b.in("self")))); }),
+      gradient("aten::log2",
+               [](B& b) { b.give("self", b.e.div(b.grad(), b.e.mul(b.in("self"), ln2))); }),
+      gradient("aten::log10",
+               [](B& b) { b.give("self", b.e.div(b.grad(), b.e.mul(b.in("self"), ln10))); }),
+      gradient("aten::log1p",
+               [](B& b) { b.give("self", b.e.div(b.grad(), b.e.add(b.in("self"), 1))); }),
+      gradient("aten::sin",
+               [](B& b) { b.give("self", times_conj(b, b.grad(), b("aten::cos", b.in("self")))); }),
+      gradient("aten::cos",
+               [](B& b) {
+                 b.give("self", b.e.neg(times_conj(b, b.grad(), b("aten::sin", b.in("self")))));
+               }),
+      gradient(
+          "aten::tan",
+          [](B& b) { b.give("self", b.e.mul(b.grad(), b.e.add(b.e.mul(b.out(), b.out()), 1))); }),
+      gradient("aten::asin",
+               [](B& b) { b.give("self", b.e.mul(b.grad(), inverse_root(b, -1, 1))); }),
+      gradient("aten::acos",
+               [](B& b) { b.give("self", b.e.neg(b.e.mul(b.grad(), inverse_root(b, -1, 1)))); }),
+      gradient("aten::atan",
+               [](B& b) {
+                 const Ref x = b.in("self");
+                 b.give("self", b.e.div(b.grad(), b.e.add(b.e.mul(x, x), 1)));
+               }),
+      gradient("aten::sinh",
+               [](B& b) { b.give("self", b.e.mul(b.grad(), b("aten::cosh", b.in("self")))); }),
+      gradient("aten::cosh",
+               [](B& b) { b.give("self", b.e.mul(b.grad(), b("aten::sinh", b.in("self")))); }),
+      gradient("aten::asinh",
+               [](B& b) { b.give("self", b.e.mul(b.grad(), inverse_root(b, 1, 1))); }),
+      gradient("aten::acosh",
+               [](B& b) { b.give("self", b.e.mul(b.grad(), inverse_root(b, 1, -1))); }),
+      gradient("aten::atanh",
+               [](B& b) {
+                 const Ref x = b.in("self");
+                 b.give("self", b.e.div(b.grad(), b("aten::rsub.Scalar", b.e.mul(x, x), 1.0)));
+               }),
+      gradient("aten::erf",
+               [](B& b) {
+                 const Ref x = b.in("self");
+                 const Ref bell = b("aten::exp", b.e.neg(b.e.mul(x, x)));
+                 b.give("self", b.e.mul(b.e.mul(b.grad(), bell), 2 * std::numbers::inv_sqrtpi));
+               }),
+      gradient("aten::erfc",
+               [](B& b) {
+                 const Ref x = b.in("self");
+                 const Ref bell = b("aten::exp", b.e.neg(b.e.mul(x, x)));
+                 b.give("self", b.e.mul(b.e.mul(b.grad(), bell), -2 * std::numbers::inv_sqrtpi));
+               }),
+      gradient("aten::nan_to_num",
+               [](B& b) {
+                 const Ref finite = b("aten::isfinite", b.in("self"));
+                 b.give("self", keep_where(b, finite, b.grad()));
+               }),
+      gradient("aten::sign", no_slope),
+      gradient("aten::sgn", no_slope),
+      gradient("aten::ceil", no_slope),
+      gradient("aten::floor", no_slope),
+      gradient("aten::round", no_slope),
+      gradient("aten::trunc", no_slope),
       gradient("aten::fill.Scalar", no_slope),
-      gradient("aten::fill.Tensor", [](B& b) {
-        b.give("self", b("aten::zeros_like", b.grad()));
-        b.give("value", b.grad());
-      }),
-      gradient("aten::clamp", clamp), gradient("aten::clamp_min", clamp_min),
+      gradient("aten::fill.Tensor",
+               [](B& b) {
+                 b.give("self", b("aten::zeros_like", b.grad()));
+                 b.give("value", b.grad());
+               }),
+      gradient("aten::clamp", clamp),
+      gradient("aten::clamp_min", clamp_min),
       gradient("aten::clamp_max", clamp_max),
 
       // --- of two
-      gradient("aten::add", add), gradient("aten::sub", sub), gradient("aten::rsub", rsub),
-      gradient("aten::mul", mul), gradient("aten::div", div), gradient("aten::pow", pow),
+      gradient("aten::add", add),
+      gradient("aten::sub", sub),
+      gradient("aten::rsub", rsub),
+      gradient("aten::mul", mul),
+      gradient("aten::div", div),
+      gradient("aten::pow", pow),
       gradient("aten::maximum", [](B& b) { extremum(b, "lt"); }),
       gradient("aten::minimum", [](B& b) { extremum(b, "gt"); }),
       gradient("aten::max.other", [](B& b) { extremum(b, "lt"); }),
       gradient("aten::min.other", [](B& b) { extremum(b, "gt"); }),
       gradient("aten::remainder", [](B& b) { modulus(b, "floor"); }),
       gradient("aten::fmod", [](B& b) { modulus(b, "trunc"); }),
-      gradient("aten::atan2", atan2), gradient("aten::logaddexp", logaddexp),
+      gradient("aten::atan2", atan2),
+      gradient("aten::logaddexp", logaddexp),
 
       // --- of three
-      gradient("aten::where", where), gradient("aten::masked_fill", masked_fill),
-      gradient("aten::lerp", lerp), gradient("aten::addcmul", addcmul),
+      gradient("aten::where", where),
+      gradient("aten::masked_fill", masked_fill),
+      gradient("aten::lerp", lerp),
+      gradient("aten::addcmul", addcmul),
       gradient("aten::addcdiv", addcdiv),
 
       // --- conversions
       expands("aten::alias", [](Forward& f) { return same_tensor(f, "self"); }),
       expands("aten::contiguous", [](Forward& f) { return same_tensor(f, "self"); }),
-      gradient("aten::clone", cast_back), gradient("aten::to", cast_back),
-      gradient("aten::type_as", cast_back), gradient("aten::_to_copy", cast_back),
+      gradient("aten::clone", cast_back),
+      gradient("aten::to", cast_back),
+      gradient("aten::type_as", cast_back),
+      gradient("aten::_to_copy", cast_back),
       constant("aten::detach"),
 
       // --- complex numbers
-      gradient("aten::view_as_complex", [](B& b) { b.give("self", b("aten::view_as_real", b.grad())); }),
-      gradient("aten::view_as_real", [](B& b) { b.give("self", b("aten::view_as_complex", b.grad())); }),
+      gradient("aten::view_as_complex",
+               [](B& b) { b.give("self", b("aten::view_as_real", b.grad())); }),
+      gradient("aten::view_as_real",
+               [](B& b) { b.give("self", b("aten::view_as_complex", b.grad())); }),
       gradient("aten::polar", polar),
   };
   return table;
@@ -400,6 +462,8 @@ const std::vector<Rule>& rules() {
 
 }  // namespace
 
-std::span<const Rule> elementwise_rules() { return rules(); }
+std::span<const Rule> elementwise_rules() {
+  return rules();
+}
 
 }  // namespace nns::lower

@@ -6,8 +6,12 @@ namespace {
 
 using B = Backward;
 
-Ref zeros_like_self(B& b) { return b.e.zeros(b.grad(), b.type("self")); }
-Ref zeros_at(B& b, Ref gradient) { return b("aten::scatter.value", gradient, b.integer("dim"), b.in("index"), 0.0); }
+Ref zeros_like_self(B& b) {
+  return b.e.zeros(b.grad(), b.type("self"));
+}
+Ref zeros_at(B& b, Ref gradient) {
+  return b("aten::scatter.value", gradient, b.integer("dim"), b.in("index"), 0.0);
+}
 
 void index(B& b) {
   b.give("self", b("aten::index_put", zeros_like_self(b), b.arg("indices"), b.grad(), true));
@@ -16,17 +20,17 @@ void index(B& b) {
 void index_put(B& b) {
   if (b.needs("self")) {
     const Ref g = b.grad();
-    b.give("self", b.boolean("accumulate")
-                       ? g
-                       : b("aten::index_put", g, b.arg("indices"),
-                           b.e.zeros(g, {{}, b.dtype("self")}), false));
+    b.give("self", b.boolean("accumulate") ? g
+                                           : b("aten::index_put", g, b.arg("indices"),
+                                               b.e.zeros(g, {{}, b.dtype("self")}), false));
   }
   if (b.needs("values")) b.give("values", b("aten::index.Tensor", b.grad(), b.arg("indices")));
 }
 
 void index_select(B& b) {
   if (b.rank("self") == 0) return b.give("self", b.e.reshape(b.grad(), {}));
-  b.give("self", b("aten::index_add", zeros_like_self(b), b.integer("dim"), b.in("index"), b.grad()));
+  b.give("self",
+         b("aten::index_add", zeros_like_self(b), b.integer("dim"), b.in("index"), b.grad()));
 }
 
 void index_add(B& b) {
@@ -38,7 +42,8 @@ void index_add(B& b) {
 }
 
 void gather(B& b) {
-  b.give("self", b("aten::scatter_add", zeros_like_self(b), b.integer("dim"), b.in("index"), b.grad()));
+  b.give("self",
+         b("aten::scatter_add", zeros_like_self(b), b.integer("dim"), b.in("index"), b.grad()));
 }
 
 void scatter(B& b) {
@@ -73,7 +78,8 @@ void scatter_add(B& b) {
 bool take_along_dim(Forward& f) {
   if (!f.has("dim")) {
     const Ref flat = f.grad_call("aten::reshape", f.in("self"), Shape{numel(f.shape("self"))});
-    f.result(f.grad_call("aten::gather", flat, 0, f.e.reshape(f.in("indices"), {numel(f.shape("indices"))})));
+    f.result(f.grad_call("aten::gather", flat, 0,
+                         f.e.reshape(f.in("indices"), {numel(f.shape("indices"))})));
     return true;
   }
   Shape self = f.shape("self"), at = f.shape("indices");
@@ -85,13 +91,15 @@ bool take_along_dim(Forward& f) {
   }
   Ref x = f.in("self");
   if (f.shape("self") != self) x = f.grad_call("aten::expand", x, self);
-  f.result(f.grad_call("aten::gather", x, static_cast<int64_t>(dim), f.e.expand(f.in("indices"), at)));
+  f.result(
+      f.grad_call("aten::gather", x, static_cast<int64_t>(dim), f.e.expand(f.in("indices"), at)));
   return true;
 }
 
 void index_fill(B& b) {
   if (b.needs("self"))
-    b.give("self", b("aten::index_fill.int_Scalar", b.grad(), b.integer("dim"), b.in("index"), 0.0));
+    b.give("self",
+           b("aten::index_fill.int_Scalar", b.grad(), b.integer("dim"), b.in("index"), 0.0));
   if (b.needs("value"))
     b.give("value", b("aten::index_select", b.grad(), b.integer("dim"), b.in("index")));
 }
@@ -114,6 +122,8 @@ const std::vector<Rule>& rules() {
 
 }  // namespace
 
-std::span<const Rule> index_rules() { return rules(); }
+std::span<const Rule> index_rules() {
+  return rules();
+}
 
 }  // namespace nns::lower

@@ -10,7 +10,8 @@ using B = Backward;
 
 enum Reduction : int64_t { kNone = 0, kMean = 1, kSum = 2 };
 
-// --- classification -------------------------------------------------------------------------------
+// --- classification
+// -------------------------------------------------------------------------------
 
 // nll_loss of [N, C] or [C] scores, or of [N, C, d…] ones through the two-dimensional kernel.
 bool nll(Forward& f) {
@@ -24,9 +25,9 @@ bool nll(Forward& f) {
     scores = f.grad_call("aten::reshape", scores, flat);
     target = f.e.reshape(target, {flat[0], 1, flat[3]});
   }
-  Ref loss = f.grad_call(spatial ? "aten::nll_loss2d_forward" : "aten::nll_loss_forward", scores,
-                         target, f.in("weight"), f.integer("reduction", kMean),
-                         f.integer("ignore_index", -100));
+  Ref loss =
+      f.grad_call(spatial ? "aten::nll_loss2d_forward" : "aten::nll_loss_forward", scores, target,
+                  f.in("weight"), f.integer("reduction", kMean), f.integer("ignore_index", -100));
   if (f.integer("reduction", kMean) == kNone && f.e.shape(loss) != f.shape("target"))
     loss = f.grad_call("aten::reshape", loss, f.shape("target"));
   f.result(loss);
@@ -50,7 +51,8 @@ Ref smooth_part(Forward& f, Ref log_p, int64_t classes_dim) {
     to[static_cast<size_t>(classes_dim)] = shape[static_cast<size_t>(classes_dim)];
     weighted = f.grad_call("aten::mul.Tensor", log_p, f.e.reshape(f.in("weight"), to));
   }
-  Ref loss = f.grad_call("aten::neg", f.grad_call("aten::sum.dim_IntList", weighted, Shape{classes_dim}, false));
+  Ref loss = f.grad_call("aten::neg",
+                         f.grad_call("aten::sum.dim_IntList", weighted, Shape{classes_dim}, false));
   const Ref ignored = f("aten::eq.Scalar", f.in("target"), f.integer("ignore_index", -100));
   loss = f.grad_call("aten::masked_fill.Scalar", loss, ignored, 0.0);
   if (reduction == kNone) return loss;
@@ -60,8 +62,10 @@ Ref smooth_part(Forward& f, Ref log_p, int64_t classes_dim) {
   Ref count;
   if (f.has("weight")) {
     const Ref safe = f("aten::masked_fill.Scalar", f.in("target"), ignored, 0.0);
-    const Ref picked = f("aten::index_select", f.in("weight"), 0, f.e.reshape(safe, {numel(target_shape)}));
-    count = f("aten::sum", f("aten::masked_fill.Scalar", f.e.reshape(picked, target_shape), ignored, 0.0));
+    const Ref picked =
+        f("aten::index_select", f.in("weight"), 0, f.e.reshape(safe, {numel(target_shape)}));
+    count = f("aten::sum",
+              f("aten::masked_fill.Scalar", f.e.reshape(picked, target_shape), ignored, 0.0));
   } else {
     count = f.e.cast(f("aten::sum", kept), f.e.dtype(log_p));
   }
@@ -89,9 +93,10 @@ bool cross_entropy(Forward& f) {
       to[static_cast<size_t>(classes_dim)] = shape[static_cast<size_t>(classes_dim)];
       product = f.grad_call("aten::mul.Tensor", product, f.e.reshape(f.in("weight"), to));
     }
-    Ref loss = f.grad_call("aten::neg", reduction == kNone
-                                            ? f.grad_call("aten::sum.dim_IntList", product, Shape{classes_dim}, false)
-                                            : f.grad_call("aten::sum", product));
+    Ref loss = f.grad_call(
+        "aten::neg", reduction == kNone
+                         ? f.grad_call("aten::sum.dim_IntList", product, Shape{classes_dim}, false)
+                         : f.grad_call("aten::sum", product));
     if (reduction == kMean)
       loss = f.grad_call("aten::div.Scalar", loss, static_cast<double>(numel(shape)) / classes);
     f.result(loss);
@@ -108,7 +113,8 @@ bool cross_entropy(Forward& f) {
   return true;
 }
 
-// --- regression -----------------------------------------------------------------------------------
+// --- regression
+// -----------------------------------------------------------------------------------
 
 // The element-wise slope scaled as the reduction asks.
 Ref spread(B& b, const Shape& shape) {
@@ -155,8 +161,7 @@ void kl_div(B& b) {
   if (b.boolean("log_target")) {  // e^t (t - x)
     const Ref p = b("aten::exp", t);
     if (b.needs("self")) b.give("self", b.e.neg(b.e.mul(p, g)));
-    if (b.needs("target"))
-      b.give("target", b.e.mul(b.e.mul(p, b.e.add(b.e.sub(t, x), 1)), g));
+    if (b.needs("target")) b.give("target", b.e.mul(b.e.mul(p, b.e.add(b.e.sub(t, x), 1)), g));
     return;
   }
   if (b.needs("self")) b.give("self", b.e.neg(b.e.mul(t, g)));  // t (log t - x)
@@ -166,7 +171,8 @@ void kl_div(B& b) {
   }
 }
 
-// --- binary ---------------------------------------------------------------------------------------
+// --- binary
+// ---------------------------------------------------------------------------------------
 
 void bce(B& b) {
   const Ref x = b.in("self"), t = b.in("target"), g = b.grad();
@@ -174,7 +180,8 @@ void bce(B& b) {
     b.give("self", b("aten::binary_cross_entropy_backward", g, x, t, b.in("weight"),
                      b.integer("reduction", kMean)));
   if (b.needs("target")) {
-    const Ref low = b("aten::clamp", b("aten::log", b("aten::rsub.Scalar", x, 1.0)), -100.0, nullptr);
+    const Ref low =
+        b("aten::clamp", b("aten::log", b("aten::rsub.Scalar", x, 1.0)), -100.0, nullptr);
     const Ref high = b("aten::clamp", b("aten::log", x), -100.0, nullptr);
     Ref slope = b.e.mul(b.e.sub(low, high), spread(b, broadcast_shape(b)));
     if (b.has("weight")) slope = b.e.mul(slope, b.in("weight"));
@@ -225,6 +232,8 @@ const std::vector<Rule>& rules() {
 
 }  // namespace
 
-std::span<const Rule> loss_rules() { return rules(); }
+std::span<const Rule> loss_rules() {
+  return rules();
+}
 
 }  // namespace nns::lower

@@ -19,7 +19,9 @@ Ref as_matrix(Emitter& e, Ref x) {
   return shape.size() == 2 ? x : e.reshape(x, {rows_of(shape), shape.back()});
 }
 
-Ref mm(Emitter& e, Ref a, Ref b) { return e("aten::mm", a, b); }
+Ref mm(Emitter& e, Ref a, Ref b) {
+  return e("aten::mm", a, b);
+}
 
 // y = x Wᵀ + b: dx = dy W, dW = dyᵀ x, db = Σ dy.
 void linear(B& b) {
@@ -162,6 +164,8 @@ const std::vector<Rule>& rules() {
 
 }  // namespace
 
-std::span<const Rule> matmul_rules() { return rules(); }
+std::span<const Rule> matmul_rules() {
+  return rules();
+}
 
 }  // namespace nns::lower

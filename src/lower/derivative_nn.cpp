@@ -121,16 +121,17 @@ bool batch_norm(Forward& f) {
 }
 void batch_norm_back(B& b) {
   const std::vector<bool> mask = {b.needs("input"), b.needs("weight"), b.needs("bias")};
-  const auto outs = b.e.emit("aten::native_batch_norm_backward", b.grad(), b.in("input"),
-                             b.in("weight"), b.in("running_mean"), b.in("running_var"),
-                             b.kept("mean"), b.kept("invstd"), b.boolean("training"),
-                             b.real("eps"), mask);
+  const auto outs =
+      b.e.emit("aten::native_batch_norm_backward", b.grad(), b.in("input"), b.in("weight"),
+               b.in("running_mean"), b.in("running_var"), b.kept("mean"), b.kept("invstd"),
+               b.boolean("training"), b.real("eps"), mask);
   b.give("input", outs[0]);
   b.give("weight", outs[1]);
   b.give("bias", outs[2]);
 }
 
-// --- random ---------------------------------------------------------------------------------------
+// --- random
+// ---------------------------------------------------------------------------------------
 
 // The key of a draw, and the counters that the step provides.
 std::string random_key(const CallContext& c, int ordinal) {
@@ -155,7 +156,8 @@ void dropout_back(B& b) {
                     b.arg("step"), b.arg("micro"), b.arg("offset"), b.arg("full")));
 }
 
-// --- attention ------------------------------------------------------------------------------------
+// --- attention
+// ------------------------------------------------------------------------------------
 
 double scale_of(const CallContext& c) {
   return c.real("scale", 1.0 / std::sqrt(static_cast<double>(c.shape("query").back())));
@@ -174,7 +176,8 @@ bool fused_serves(const Forward& f, const Tape& tape) {
   if (!plain(f.shape("query"), f.shape("key"), f.shape("value"))) return false;
   if (!f.has("attn_mask")) return true;
   const size_t rank = f.shape("attn_mask").size();
-  return (rank == 2 || rank == 4) && !f.boolean("is_causal") && !tape.requires_grad(f.in("attn_mask"));
+  return (rank == 2 || rank == 4) && !f.boolean("is_causal") &&
+         !tape.requires_grad(f.in("attn_mask"));
 }
 
 Ref additive_mask(Forward& f) {
@@ -204,16 +207,18 @@ void composed_attention(Forward& f) {
     scores = f.grad_call("aten::masked_fill.Scalar", scores, f("aten::triu", ones, 1), kLow);
   } else if (f.has("attn_mask")) {
     const Ref mask = f.in("attn_mask");
-    scores = f.e.dtype(mask) == DType::boolean
-                 ? f.grad_call("aten::masked_fill.Scalar", scores, f("aten::logical_not", mask), kLow)
-                 : f.grad_call("aten::add.Tensor", scores, mask);
+    scores = f.e.dtype(mask) == DType::boolean ? f.grad_call("aten::masked_fill.Scalar", scores,
+                                                             f("aten::logical_not", mask), kLow)
+                                               : f.grad_call("aten::add.Tensor", scores, mask);
   }
   // A row that a mask hides altogether is zero.
-  Ref weights = f.grad_call(f.has("attn_mask") ? "aten::_safe_softmax" : "aten::softmax.int", scores, -1);
+  Ref weights =
+      f.grad_call(f.has("attn_mask") ? "aten::_safe_softmax" : "aten::softmax.int", scores, -1);
   const double p = f.real("dropout_p");
   if (p > 0) {
-    f.e.note("attention with dropout is composed of softmax and a mask of ours: ATen's fused kernel "
-             "takes no dropout on this device");
+    f.e.note(
+        "attention with dropout is composed of softmax and a mask of ours: ATen's fused kernel "
+        "takes no dropout on this device");
     weights = f.grad_call("nnscaler::dropout", weights, p, random_key(f, f.ordinal()), kSeed, kStep,
                           kMicro);
   }
@@ -233,10 +238,10 @@ bool attention(Forward& f) {
 }
 
 void flash_back(B& b) {
-  const auto outs = b.e.emit("aten::_scaled_dot_product_flash_attention_for_cpu_backward", b.grad(),
-                             b.in("query"), b.in("key"), b.in("value"), b.out(0), b.out(1),
-                             b.real("dropout_p"), b.boolean("is_causal"), b.in("attn_mask"),
-                             b.arg("scale"));
+  const auto outs =
+      b.e.emit("aten::_scaled_dot_product_flash_attention_for_cpu_backward", b.grad(),
+               b.in("query"), b.in("key"), b.in("value"), b.out(0), b.out(1), b.real("dropout_p"),
+               b.boolean("is_causal"), b.in("attn_mask"), b.arg("scale"));
   b.give("query", outs[0]);
   b.give("key", outs[1]);
   b.give("value", outs[2]);
@@ -253,16 +258,19 @@ const std::vector<Rule>& rules() {
       gradient("nnscaler::dropout", dropout_back),
       expands("aten::scaled_dot_product_attention", attention),
       gradient("aten::_scaled_dot_product_flash_attention_for_cpu", flash_back),
-      gradient("aten::_safe_softmax", [](B& b) {
-        b.give("self", b("aten::_softmax_backward_data", b.grad(), b.out(), b.integer("dim"),
-                         b.e.dtype(b.out())));
-      }),
+      gradient("aten::_safe_softmax",
+               [](B& b) {
+                 b.give("self", b("aten::_softmax_backward_data", b.grad(), b.out(),
+                                  b.integer("dim"), b.e.dtype(b.out())));
+               }),
   };
   return table;
 }
 
 }  // namespace
 
-std::span<const Rule> nn_rules() { return rules(); }
+std::span<const Rule> nn_rules() {
+  return rules();
+}
 
 }  // namespace nns::lower

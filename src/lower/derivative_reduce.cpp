@@ -11,7 +11,8 @@ namespace {
 using B = Backward;
 
 // A reduced tensor in the shape it has with keepdim=true.
-Ref restore_dims(B& b, Ref reduced, const std::vector<int64_t>& dims, std::string_view tensor = "self") {
+Ref restore_dims(B& b, Ref reduced, const std::vector<int64_t>& dims,
+                 std::string_view tensor = "self") {
   Shape kept = b.shape(tensor);
   for (int64_t d : dims) kept.at(static_cast<size_t>(d)) = 1;
   return b.e.reshape(reduced, kept);
@@ -24,7 +25,9 @@ int64_t count(B& b, const std::vector<int64_t>& dims) {
 }
 
 // "dim" where the overload has one, else all dimensions.
-std::vector<int64_t> reduced_dims(B& b) { return b.dims("dim"); }
+std::vector<int64_t> reduced_dims(B& b) {
+  return b.dims("dim");
+}
 
 // A sum over nothing but the shape of the result leaves the gradient a view.
 void sum(B& b) {
@@ -54,7 +57,9 @@ double freedom(B& b, const std::vector<int64_t>& dims) {
   return n > 0 ? n : 0.0;
 }
 // value / degrees of freedom, which may be none: then not a number, as the variance itself.
-double per_freedom(double value, double n) { return value / n; }
+double per_freedom(double value, double n) {
+  return value / n;
+}
 
 void var(B& b) {
   const auto dims = reduced_dims(b);
@@ -93,7 +98,9 @@ void shared_extreme(B& b, const std::vector<int64_t>& dims) {
   const Ref spread = b.e.mul(b.e.expand(g, b.shape("self")), b.e.cast(hit, b.dtype("self")));
   b.give("self", spread);
 }
-void extreme(B& b) { shared_extreme(b, b.dims("dim")); }
+void extreme(B& b) {
+  shared_extreme(b, b.dims("dim"));
+}
 
 // The gradient goes to the elements that `indices` picked along one dimension.
 void picked(B& b) {
@@ -155,11 +162,12 @@ void vector_norm(B& b, double order) {
 }
 
 void softmax(B& b) {
-  b.give("self", b("aten::_softmax_backward_data", b.grad(), b.out(), b.integer("dim"), b.e.dtype(b.out())));
+  b.give("self", b("aten::_softmax_backward_data", b.grad(), b.out(), b.integer("dim"),
+                   b.e.dtype(b.out())));
 }
 void log_softmax(B& b) {
-  b.give("self",
-         b("aten::_log_softmax_backward_data", b.grad(), b.out(), b.integer("dim"), b.e.dtype(b.out())));
+  b.give("self", b("aten::_log_softmax_backward_data", b.grad(), b.out(), b.integer("dim"),
+                   b.e.dtype(b.out())));
 }
 
 const std::vector<Rule>& rules() {
@@ -195,6 +203,8 @@ const std::vector<Rule>& rules() {
 
 }  // namespace
 
-std::span<const Rule> reduce_rules() { return rules(); }
+std::span<const Rule> reduce_rules() {
+  return rules();
+}
 
 }  // namespace nns::lower

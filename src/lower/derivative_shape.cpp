@@ -9,12 +9,17 @@ namespace {
 
 using B = Backward;
 
-void reshape_back(B& b) { b.give("self", b.e.reshape(b.grad(), b.shape("self"))); }
-void sum_back(B& b) { b.give("self", b.grad()); }  // give() sums over broadcast dimensions
+void reshape_back(B& b) {
+  b.give("self", b.e.reshape(b.grad(), b.shape("self")));
+}
+void sum_back(B& b) {
+  b.give("self", b.grad());
+}  // give() sums over broadcast dimensions
 
 std::vector<int64_t> inverse(const std::vector<int64_t>& order) {
   std::vector<int64_t> back(order.size());
-  for (size_t i = 0; i < order.size(); ++i) back.at(static_cast<size_t>(order[i])) = static_cast<int64_t>(i);
+  for (size_t i = 0; i < order.size(); ++i)
+    back.at(static_cast<size_t>(order[i])) = static_cast<int64_t>(i);
   return back;
 }
 
@@ -25,7 +30,9 @@ std::vector<int64_t> wrapped(B& b, std::string_view name) {
   return dims;
 }
 
-void permute(B& b) { b.give("self", b("aten::permute", b.grad(), inverse(wrapped(b, "dims")))); }
+void permute(B& b) {
+  b.give("self", b("aten::permute", b.grad(), inverse(wrapped(b, "dims"))));
+}
 
 void movedim(B& b) {
   b.give("self", b("aten::movedim.intlist", b.grad(), b.ints("destination"), b.ints("source")));
@@ -35,7 +42,9 @@ void transpose(B& b) {
   b.give("self", b.e.transpose(b.grad(), b.dim("dim0"), b.dim("dim1")));
 }
 
-void t(B& b) { b.give("self", b.rank("self") < 2 ? b.grad() : b.e.t(b.grad())); }
+void t(B& b) {
+  b.give("self", b.rank("self") < 2 ? b.grad() : b.e.t(b.grad()));
+}
 
 // Tiles in a dimension of their own, then summed.
 void repeat(B& b) {
@@ -82,7 +91,8 @@ void cat(B& b) {
       continue;
     }
     const int64_t size = shape.at(static_cast<size_t>(dim));
-    if (b.needs("tensors", i)) b.give("tensors", b("aten::slice.Tensor", b.grad(), dim, start, start + size), i);
+    if (b.needs("tensors", i))
+      b.give("tensors", b("aten::slice.Tensor", b.grad(), dim, start, start + size), i);
     start += size;
   }
 }
@@ -93,7 +103,8 @@ void stack(B& b) {
   int64_t dim = b.integer("dim");
   if (dim < 0) dim += rank;
   for (size_t i = 0; i < n; ++i)
-    if (b.needs("tensors", i)) b.give("tensors", b("aten::select.int", b.grad(), dim, static_cast<int64_t>(i)), i);
+    if (b.needs("tensors", i))
+      b.give("tensors", b("aten::select.int", b.grad(), dim, static_cast<int64_t>(i)), i);
 }
 
 // Parts of one tensor: their gradients in one piece.
@@ -129,7 +140,8 @@ void narrow(B& b) {
   slice_range(b, b.dim("dim"), start, start + b.integer("length"), 1);
 }
 void select(B& b) {
-  b.give("self", b("aten::select_backward", b.grad(), b.shape("self"), b.dim("dim"), b.integer("index")));
+  b.give("self",
+         b("aten::select_backward", b.grad(), b.shape("self"), b.dim("dim"), b.integer("index")));
 }
 
 void diagonal_back(B& b, int64_t offset, int64_t dim1, int64_t dim2) {
@@ -175,52 +187,78 @@ void select_scatter(B& b) {
   const int64_t dim = b.dim("dim"), index = b.integer("index");
   if (b.needs("src")) b.give("src", b("aten::select.int", b.grad(), dim, index));
   if (b.needs("self"))
-    b.give("self", b("aten::select_scatter", b.grad(), b.e.zeros(b.grad(), b.type("src")), dim, index));
+    b.give("self",
+           b("aten::select_scatter", b.grad(), b.e.zeros(b.grad(), b.type("src")), dim, index));
 }
 
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> table = {
-      gradient("aten::reshape", reshape_back), gradient("aten::view", reshape_back),
-      gradient("aten::_unsafe_view", reshape_back), gradient("aten::flatten", reshape_back),
-      gradient("aten::unflatten", reshape_back), gradient("aten::squeeze", reshape_back),
-      gradient("aten::unsqueeze", reshape_back), gradient("aten::view_as", reshape_back),
+      gradient("aten::reshape", reshape_back),
+      gradient("aten::view", reshape_back),
+      gradient("aten::_unsafe_view", reshape_back),
+      gradient("aten::flatten", reshape_back),
+      gradient("aten::unflatten", reshape_back),
+      gradient("aten::squeeze", reshape_back),
+      gradient("aten::unsqueeze", reshape_back),
+      gradient("aten::view_as", reshape_back),
       gradient("aten::reshape_as", reshape_back),
-      gradient("aten::expand", sum_back), gradient("aten::expand_as", sum_back),
+      gradient("aten::expand", sum_back),
+      gradient("aten::expand_as", sum_back),
       gradient("aten::broadcast_to", sum_back),
-      gradient("aten::permute", permute), gradient("aten::transpose", transpose),
-      gradient("aten::swapaxes", [](B& b) {
-        b.give("self", b("aten::transpose.int", b.grad(), b.integer("axis0"), b.integer("axis1")));
-      }),
-      gradient("aten::movedim", movedim), gradient("aten::t", t),
-      gradient("aten::mT", [](B& b) { b.give("self", b("aten::transpose.int", b.grad(), -2, -1)); }),
+      gradient("aten::permute", permute),
+      gradient("aten::transpose", transpose),
+      gradient("aten::swapaxes",
+               [](B& b) {
+                 b.give("self",
+                        b("aten::transpose.int", b.grad(), b.integer("axis0"), b.integer("axis1")));
+               }),
+      gradient("aten::movedim", movedim),
+      gradient("aten::t", t),
+      gradient("aten::mT",
+               [](B& b) { b.give("self", b("aten::transpose.int", b.grad(), -2, -1)); }),
       gradient("aten::repeat", repeat),
       gradient("aten::repeat_interleave.self_int", repeat_interleave),
-      gradient("aten::cat", cat), gradient("aten::stack", stack),
-      gradient("aten::split", join), gradient("aten::split_with_sizes", join),
-      gradient("aten::chunk", join), gradient("aten::unbind", unbind),
-      gradient("aten::slice", slice), gradient("aten::narrow", narrow),
+      gradient("aten::cat", cat),
+      gradient("aten::stack", stack),
+      gradient("aten::split", join),
+      gradient("aten::split_with_sizes", join),
+      gradient("aten::chunk", join),
+      gradient("aten::unbind", unbind),
+      gradient("aten::slice", slice),
+      gradient("aten::narrow", narrow),
       gradient("aten::select", select),
-      gradient("aten::slice_scatter", slice_scatter), gradient("aten::select_scatter", select_scatter),
-      gradient("aten::diag", [](B& b) {
-        if (b.rank("self") == 1)
-          b.give("self", b("aten::diagonal", b.grad(), b.integer("diagonal", 0), 0, 1));
-        else
-          diagonal_back(b, b.integer("diagonal", 0), 0, 1);
-      }),
-      gradient("aten::diagonal", [](B& b) {
-        diagonal_back(b, b.integer("offset", 0), b.integer("dim1", 0), b.integer("dim2", 1));
-      }),
-      gradient("aten::triu", [](B& b) { b.give("self", b("aten::triu", b.grad(), b.integer("diagonal", 0))); }),
-      gradient("aten::tril", [](B& b) { b.give("self", b("aten::tril", b.grad(), b.integer("diagonal", 0))); }),
-      gradient("aten::flip", [](B& b) { b.give("self", b("aten::flip", b.grad(), b.ints("dims"))); }),
-      gradient("aten::roll", roll), expands("aten::pad", pad),
-      gradient("aten::constant_pad_nd", constant_pad), gradient("aten::unfold", unfold),
+      gradient("aten::slice_scatter", slice_scatter),
+      gradient("aten::select_scatter", select_scatter),
+      gradient("aten::diag",
+               [](B& b) {
+                 if (b.rank("self") == 1)
+                   b.give("self", b("aten::diagonal", b.grad(), b.integer("diagonal", 0), 0, 1));
+                 else
+                   diagonal_back(b, b.integer("diagonal", 0), 0, 1);
+               }),
+      gradient("aten::diagonal",
+               [](B& b) {
+                 diagonal_back(b, b.integer("offset", 0), b.integer("dim1", 0),
+                               b.integer("dim2", 1));
+               }),
+      gradient("aten::triu",
+               [](B& b) { b.give("self", b("aten::triu", b.grad(), b.integer("diagonal", 0))); }),
+      gradient("aten::tril",
+               [](B& b) { b.give("self", b("aten::tril", b.grad(), b.integer("diagonal", 0))); }),
+      gradient("aten::flip",
+               [](B& b) { b.give("self", b("aten::flip", b.grad(), b.ints("dims"))); }),
+      gradient("aten::roll", roll),
+      expands("aten::pad", pad),
+      gradient("aten::constant_pad_nd", constant_pad),
+      gradient("aten::unfold", unfold),
   };
   return table;
 }
 
 }  // namespace
 
-std::span<const Rule> shape_rules() { return rules(); }
+std::span<const Rule> shape_rules() {
+  return rules();
+}
 
 }  // namespace nns::lower

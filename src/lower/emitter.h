@@ -17,20 +17,48 @@ namespace nns::lower {
 using Ref = graph::ValueRef;  // a slot; id -1: no tensor
 
 // Arguments that rules write: numbers, texts, shapes and slots become Arg.
-inline Arg to_arg(Arg value) { return value; }
-inline Arg to_arg(Ref ref) { return ref.id < 0 ? Arg() : Arg(ref); }
-inline Arg to_arg(std::nullptr_t) { return {}; }
-inline Arg to_arg(bool value) { return value; }
-inline Arg to_arg(int value) { return static_cast<int64_t>(value); }
-inline Arg to_arg(int64_t value) { return value; }
-inline Arg to_arg(double value) { return value; }
-inline Arg to_arg(const char* value) { return std::string(value); }
-inline Arg to_arg(std::string value) { return value; }
-inline Arg to_arg(Shape value) { return value; }
-inline Arg to_arg(std::vector<Ref> value) { return value; }
-inline Arg to_arg(std::vector<bool> value) { return value; }
-inline Arg to_arg(DType value) { return value; }
-inline Arg to_arg(graph::Symbol value) { return value; }
+inline Arg to_arg(Arg value) {
+  return value;
+}
+inline Arg to_arg(Ref ref) {
+  return ref.id < 0 ? Arg() : Arg(ref);
+}
+inline Arg to_arg(std::nullptr_t) {
+  return {};
+}
+inline Arg to_arg(bool value) {
+  return value;
+}
+inline Arg to_arg(int value) {
+  return static_cast<int64_t>(value);
+}
+inline Arg to_arg(int64_t value) {
+  return value;
+}
+inline Arg to_arg(double value) {
+  return value;
+}
+inline Arg to_arg(const char* value) {
+  return std::string(value);
+}
+inline Arg to_arg(std::string value) {
+  return value;
+}
+inline Arg to_arg(Shape value) {
+  return value;
+}
+inline Arg to_arg(std::vector<Ref> value) {
+  return value;
+}
+inline Arg to_arg(std::vector<bool> value) {
+  return value;
+}
+inline Arg to_arg(DType value) {
+  return value;
+}
+inline Arg to_arg(graph::Symbol value) {
+  return value;
+}
 
 // What an instruction comes from: shown in generated code and in errors.
 struct Origin {

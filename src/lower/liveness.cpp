@@ -28,7 +28,8 @@ class Releases {
     const auto listed = [slot](const std::vector<int>& list) {
       return std::find(list.begin(), list.end(), slot) != list.end();
     };
-    return slot >= 0 && is_local(program_, slot) && !kept_.contains(slot) && !listed(segment_.inputs);
+    return slot >= 0 && is_local(program_, slot) && !kept_.contains(slot) &&
+           !listed(segment_.inputs);
   }
 
   void find_last_uses() {

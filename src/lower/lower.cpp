@@ -28,7 +28,10 @@ std::string hint(const Node& node, const std::vector<int>& calls_in_module_of) {
 class Lowering {
  public:
   Lowering(const Graph& graph, const Options& options)
-      : graph_(graph), options_(options), e_(out_.program, options.device, out_.notes), tape_(e_, graph.training) {}
+      : graph_(graph),
+        options_(options),
+        e_(out_.program, options.device, out_.notes),
+        tape_(e_, graph.training) {}
 
   Lowered run() {
     out_.program.model = graph_.name;
@@ -107,7 +110,8 @@ class Lowering {
   // The new content of a buffer is handed over where it is made.
   void update_buffers(const Node& node, std::vector<Instr>& instrs) {
     for (auto [buffer, value] : graph_.buffer_updates) {
-      if (std::find(node.outputs.begin(), node.outputs.end(), value) == node.outputs.end()) continue;
+      if (std::find(node.outputs.begin(), node.outputs.end(), value) == node.outputs.end())
+        continue;
       Instr instr;
       instr.kind = InstrKind::update;
       instr.args = {{"value", slot_of({value})}};
@@ -128,7 +132,8 @@ class Lowering {
         if (!name.empty()) continue;
         std::string op = instrs[i].op.substr(instrs[i].op.rfind("::") + 2);
         op = op.substr(0, op.find('.'));
-        if (const size_t end = op.find("_backward"); end != std::string::npos) op = "d_" + op.substr(0, end);
+        if (const size_t end = op.find("_backward"); end != std::string::npos)
+          op = "d_" + op.substr(0, end);
         name = op;
       }
   }
@@ -140,7 +145,8 @@ class Lowering {
       result.node = slot;
       auto& outs = segment.outputs;
       if (std::find(outs.begin(), outs.end(), slot.id) == outs.end()) outs.push_back(slot.id);
-    } else if (auto* fields = std::get_if<std::vector<std::pair<std::string, Nest>>>(&result.node)) {
+    } else if (auto* fields =
+                   std::get_if<std::vector<std::pair<std::string, Nest>>>(&result.node)) {
       for (auto& [key, field] : *fields) field = convert(field, segment);
     }
     return result;
@@ -153,10 +159,10 @@ class Lowering {
                   "return the loss first: return loss, { … }");
     const TensorType& type = graph_.value(*ref).type;
     if (numel(type.shape) != 1 || !is_floating(type.dtype))
-      throw Error(ErrorKind::model,
-                  fmt::format("[lower.loss] the loss is {}; expected one floating number",
-                              to_string(type)),
-                  "reduce it: loss:mean()");
+      throw Error(
+          ErrorKind::model,
+          fmt::format("[lower.loss] the loss is {}; expected one floating number", to_string(type)),
+          "reduce it: loss:mean()");
     return slot_of(*ref);
   }
 
@@ -238,6 +244,8 @@ class Lowering {
 
 }  // namespace
 
-Lowered lower(const Graph& graph, const Options& options) { return Lowering(graph, options).run(); }
+Lowered lower(const Graph& graph, const Options& options) {
+  return Lowering(graph, options).run();
+}
 
 }  // namespace nns::lower

@@ -12,29 +12,40 @@ using Json = nlohmann::json;
 
 std::string_view name_of(SlotRole role) {
   switch (role) {
-    case SlotRole::input: return "input";
-    case SlotRole::parameter: return "parameter";
-    case SlotRole::buffer: return "buffer";
-    case SlotRole::constant: return "constant";
-    case SlotRole::activation: return "activation";
-    case SlotRole::gradient: return "gradient";
+    case SlotRole::input:
+      return "input";
+    case SlotRole::parameter:
+      return "parameter";
+    case SlotRole::buffer:
+      return "buffer";
+    case SlotRole::constant:
+      return "constant";
+    case SlotRole::activation:
+      return "activation";
+    case SlotRole::gradient:
+      return "gradient";
   }
   return "?";
 }
 
 std::string_view name_of(InstrKind kind) {
   switch (kind) {
-    case InstrKind::call: return "call";
-    case InstrKind::release: return "release";
-    case InstrKind::accumulate: return "accumulate";
-    case InstrKind::update: return "update";
+    case InstrKind::call:
+      return "call";
+    case InstrKind::release:
+      return "release";
+    case InstrKind::accumulate:
+      return "accumulate";
+    case InstrKind::update:
+      return "update";
   }
   return "?";
 }
 
 std::string slots_text(const std::vector<int>& ids) {
   std::string text;
-  for (int id : ids) text += fmt::format("{}{}", text.empty() ? "" : " ", id < 0 ? "_" : fmt::format("%{}", id));
+  for (int id : ids)
+    text += fmt::format("{}{}", text.empty() ? "" : " ", id < 0 ? "_" : fmt::format("%{}", id));
   return text;
 }
 
@@ -74,15 +85,18 @@ std::string write_text(const Program& program, bool locations) {
   for (const Segment& segment : program.segments) {
     text += fmt::format("segment {}\n", segment.name);
     leaves("input", segment.inputs);
-    text += fmt::format("  outputs {}\n  saved in {}\n  saved out {}\n", slots_text(segment.outputs),
-                        slots_text(segment.saved_in), slots_text(segment.saved_out));
+    text +=
+        fmt::format("  outputs {}\n  saved in {}\n  saved out {}\n", slots_text(segment.outputs),
+                    slots_text(segment.saved_in), slots_text(segment.saved_out));
     size_t block = 0;
     for (size_t i = 0; i < segment.instrs.size(); ++i) {
       if (block < segment.blocks.size() && segment.blocks[block].first == i)
-        text += fmt::format("  block {} {}\n", segment.blocks[block].body, segment.blocks[block].path);
+        text +=
+            fmt::format("  block {} {}\n", segment.blocks[block].body, segment.blocks[block].path);
       text += "  " + instr_text(program, segment.instrs[i]);
       if (locations && segment.instrs[i].kind != InstrKind::release)
-        text += fmt::format("  -- {} {}", segment.instrs[i].module, short_form(segment.instrs[i].loc));
+        text +=
+            fmt::format("  -- {} {}", segment.instrs[i].module, short_form(segment.instrs[i].loc));
       text += "\n";
       if (block < segment.blocks.size() && segment.blocks[block].last == i + 1) {
         text += "  end\n";
@@ -113,9 +127,13 @@ Json instr_json(const Instr& instr) {
 
 }  // namespace
 
-std::string to_text(const Program& program) { return write_text(program, true); }
+std::string to_text(const Program& program) {
+  return write_text(program, true);
+}
 
-uint64_t hash(const Program& program) { return hash_bytes(write_text(program, false)); }
+uint64_t hash(const Program& program) {
+  return hash_bytes(write_text(program, false));
+}
 
 std::string to_json(const Program& program) {
   Json j = {{"format", 1},
@@ -133,18 +151,22 @@ std::string to_json(const Program& program) {
                           {"shape", slot.type.shape},
                           {"dtype", nns::name_of(slot.type.dtype)}});
   for (const Segment& segment : program.segments) {
-    Json s = {{"name", segment.name},         {"inputs", segment.inputs},
-              {"outputs", segment.outputs},   {"saved_in", segment.saved_in},
+    Json s = {{"name", segment.name},
+              {"inputs", segment.inputs},
+              {"outputs", segment.outputs},
+              {"saved_in", segment.saved_in},
               {"saved_out", segment.saved_out}};
     s["instrs"] = Json::array();
     for (const Instr& instr : segment.instrs) s["instrs"].push_back(instr_json(instr));
     s["blocks"] = Json::array();
     for (const BlockRun& run : segment.blocks)
-      s["blocks"].push_back({{"body", run.body}, {"first", run.first}, {"last", run.last}, {"path", run.path}});
+      s["blocks"].push_back(
+          {{"body", run.body}, {"first", run.first}, {"last", run.last}, {"path", run.path}});
     j["segments"].push_back(s);
   }
   j["outputs"] = Json::array();
-  for (const graph::Nest& nest : program.outputs) j["outputs"].push_back(Json::parse(graph::to_json(nest)));
+  for (const graph::Nest& nest : program.outputs)
+    j["outputs"].push_back(Json::parse(graph::to_json(nest)));
   j["schedule"] = Json::array();
   for (const ScheduleEntry& entry : program.schedule)
     j["schedule"].push_back({{"segment", entry.segment}, {"micro_batch", entry.micro_batch}});

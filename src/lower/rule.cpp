@@ -14,15 +14,20 @@ namespace {
   fail(ErrorKind::model, "[lower.{}] argument '{}' is not {}", c.op(), name, expected);
 }
 
-int64_t wrap(int64_t dim, int64_t rank) { return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim; }
+int64_t wrap(int64_t dim, int64_t rank) {
+  return dim < 0 ? dim + std::max<int64_t>(rank, 1) : dim;
+}
 
 }  // namespace
 
 std::string_view name_of(RuleKind kind) {
   switch (kind) {
-    case RuleKind::backward: return "rule";
-    case RuleKind::expand: return "composite";
-    case RuleKind::constant: return "constant";
+    case RuleKind::backward:
+      return "rule";
+    case RuleKind::expand:
+      return "composite";
+    case RuleKind::constant:
+      return "constant";
   }
   return "";
 }
@@ -208,6 +213,8 @@ const Rule* find_rule(std::string_view op) {
   return it != names.end() ? it->second : nullptr;
 }
 
-std::vector<const Rule*> all_rules() { return table().sorted; }
+std::vector<const Rule*> all_rules() {
+  return table().sorted;
+}
 
 }  // namespace nns::lower

@@ -32,9 +32,9 @@ class CallContext {
   std::string_view op() const { return op_; }
   const Arg& arg(std::string_view name) const;  // absent reads as nil
   const std::vector<NamedArg>& args() const { return args_; }
-  bool has(std::string_view name) const;        // present and not nil
-  bool is_tensor(std::string_view name) const;  // a tensor, not a number or nil
-  Ref in(std::string_view name) const;          // the tensor; -1 when nil
+  bool has(std::string_view name) const;               // present and not nil
+  bool is_tensor(std::string_view name) const;         // a tensor, not a number or nil
+  Ref in(std::string_view name) const;                 // the tensor; -1 when nil
   std::vector<Ref> list(std::string_view name) const;  // tensors; also of a single one
   TensorType type(std::string_view name) const { return e.type(in(name)); }
   Shape shape(std::string_view name) const { return type(name).shape; }
@@ -80,7 +80,9 @@ class Forward : public CallContext {
 
   // Sets the outputs of the call.
   void result(Ref out) { results_.push_back(out); }
-  void results(const std::vector<Ref>& outs) { results_.insert(results_.end(), outs.begin(), outs.end()); }
+  void results(const std::vector<Ref>& outs) {
+    results_.insert(results_.end(), outs.begin(), outs.end());
+  }
   void keep(const std::string& name, Ref ref) { kept_[name] = ref; }
 
   bool training() const { return training_; }  // a gradient will be asked for
@@ -151,7 +153,9 @@ inline Rule rewrite(std::string_view op, ForwardRule forward, BackwardRule backw
 inline Rule expands(std::string_view op, ForwardRule forward) {
   return {op, RuleKind::expand, forward, nullptr};
 }
-inline Rule constant(std::string_view op) { return {op, RuleKind::constant, nullptr, nullptr}; }
+inline Rule constant(std::string_view op) {
+  return {op, RuleKind::constant, nullptr, nullptr};
+}
 
 // The families, one file each.
 std::span<const Rule> elementwise_rules();

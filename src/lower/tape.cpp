@@ -35,8 +35,8 @@ std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, co
   const bool differentiable = training_ && any && site.grad_enabled && !constant;
 
   const CallSite outer = std::exchange(site_, site);
-  Entry entry{std::string(op), std::move(args), {}, std::move(needs), {}, rule, e_.origin(),
-              site.region};
+  Entry entry{std::string(op), std::move(args), {}, std::move(needs), {}, rule,
+              e_.origin(),     site.region};
   bool emitted = false;
   if (rule != nullptr && rule->forward != nullptr) {
     Forward f(*this, e_, entry.op, entry.args, differentiable, site.ordinal);

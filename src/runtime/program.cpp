@@ -2,9 +2,9 @@
 #include "tensor/register.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/zeros_like.h>
-#include <ATen/core/grad_mode.h>
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -71,7 +71,8 @@ int constant(lua_State* L) {
   if (!dtype) luaL_argerror(L, 2, "expected a dtype");
   at::Tensor x = at::empty(script::check_ints(L, 3), at::TensorOptions(tensor::to_torch(*dtype)));
   if (x.nbytes() != size)
-    fail(ErrorKind::state, "[runtime.constant] {} bytes for {}", size, to_string(tensor::type_of(x)));
+    fail(ErrorKind::state, "[runtime.constant] {} bytes for {}", size,
+         to_string(tensor::type_of(x)));
   if (size > 0) std::memcpy(x.mutable_data_ptr(), bytes, size);
   tensor::push(L, x.to(at::Device(script::opt_string(L, 4, "cpu"))));
   return 1;
@@ -85,7 +86,8 @@ int run(lua_State* L) {
   return lua_gettop(L);
 }
 
-// --- derivative by re-execution --------------------------------------------------------------------
+// --- derivative by re-execution
+// --------------------------------------------------------------------
 
 // Replaces the tensors among the values on the stack by leaves of a graph of their own.
 class Leaves {
@@ -168,10 +170,10 @@ class AutogradOn {
 
  private:
   bool threads_;
-  c10::impl::ForceDispatchKeyGuard keys_{c10::impl::tls_local_dispatch_key_set().included_,
-                                         c10::impl::tls_local_dispatch_key_set().excluded_ -
-                                             c10::autograd_dispatch_keyset -
-                                             c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView)};
+  c10::impl::ForceDispatchKeyGuard keys_{
+      c10::impl::tls_local_dispatch_key_set().included_,
+      c10::impl::tls_local_dispatch_key_set().excluded_ - c10::autograd_dispatch_keyset -
+          c10::DispatchKeySet(c10::DispatchKey::ADInplaceOrView)};
   at::AutoGradMode mode_{true};
 };
 
@@ -211,7 +213,8 @@ int vjp(lua_State* L) {
   if (!outputs.empty())
     given = torch::autograd::grad(outputs, leaves.wanted(), seeds, std::nullopt, false, true);
   for (size_t i = 0; i < given.size(); ++i)
-    tensor::push(L, given[i].defined() ? given[i].detach() : at::zeros_like(leaves.wanted()[i]).detach());
+    tensor::push(
+        L, given[i].defined() ? given[i].detach() : at::zeros_like(leaves.wanted()[i]).detach());
   return static_cast<int>(given.size());
 }
 
@@ -228,6 +231,8 @@ int open_module(lua_State* L) {
 
 }  // namespace
 
-void open(lua_State* L) { script::preload(L, "nnscaler._C.runtime", guarded<open_module>); }
+void open(lua_State* L) {
+  script::preload(L, "nnscaler._C.runtime", guarded<open_module>);
+}
 
 }  // namespace nns::runtime

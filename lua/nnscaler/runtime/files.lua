@@ -1,5 +1,5 @@
---- Generated programs on disk: <gen_savedir>/<model>/gencode0.lua. A file runs as long as its key is
---- that of the model; an edited file is never overwritten.
+--- Generated programs on disk: <gen_savedir>/<model>/gencode0.lua. A file runs as long as its key
+--- is that of the model; an edited file is never overwritten.
 local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local log = require('nnscaler.log').logger 'nnscaler.codegen'
