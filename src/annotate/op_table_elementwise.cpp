@@ -175,7 +175,7 @@ std::vector<OpInfo> elementwise_rows() {
            {.infer = same_float, .annotations = spatial, .flops = activation_flops});
   rows.add({"aten::gelu", "aten::silu", "aten::mish", "aten::elu", "aten::selu", "aten::celu",
             "aten::leaky_relu", "aten::softplus", "aten::softshrink", "aten::hardshrink",
-            "aten::hardswish", "aten::hardsigmoid", "aten::log_sigmoid"},
+            "aten::hardswish", "aten::hardsigmoid", "aten::log_sigmoid", "nnscaler::gelu"},
            {.infer = same, .annotations = spatial, .flops = activation_flops});
   rows.add({"aten::abs", "aten::real", "aten::imag"}, {.infer = to_real, .annotations = spatial});
   rows.add({"aten::angle"}, {.infer = real_angle, .annotations = spatial});
@@ -237,7 +237,7 @@ std::vector<OpInfo> elementwise_rows() {
             "aten::sigmoid_backward", "aten::tanh_backward", "aten::elu_backward",
             "aten::leaky_relu_backward", "aten::softplus_backward", "aten::hardtanh_backward",
             "aten::hardswish_backward", "aten::hardsigmoid_backward", "aten::logit_backward",
-            "aten::mish_backward"},
+            "aten::mish_backward", "nnscaler::gelu_backward"},
            {.infer = gradient, .annotations = spatial, .flops = activation_flops});
   rows.add({"aten::glu_backward"}, {.infer = glu_backward, .annotations = glu_backward_text});
   rows.add({"aten::native_dropout_backward"}, {.infer = gradient, .annotations = spatial});

@@ -436,9 +436,10 @@ std::vector<OpInfo> product_rows() {
                                                     .annotations = attention_text,
                                                     .flops = attention_flops,
                                                     .random = true});
-  rows.add({"aten::_scaled_dot_product_flash_attention_for_cpu"},
+  rows.add({"aten::_scaled_dot_product_flash_attention_for_cpu", "nnscaler::attention"},
            {.infer = flash_attention, .annotations = flash_text, .flops = attention_flops});
-  rows.add({"aten::_scaled_dot_product_flash_attention_for_cpu_backward"},
+  rows.add({"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+            "nnscaler::attention_backward"},
            {.infer = attention_backward,
             .annotations = flash_backward_text,
             .flops = attention_backward_flops});

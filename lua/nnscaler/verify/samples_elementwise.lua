@@ -16,7 +16,7 @@ return function(add, m)
     .. 'erfc reciprocal digamma lgamma atan', { pos(4, 6) }, { i(9, 4) + 1 }, { pos() })
   add('asin acos atanh logit', { pos(4, 6) })
   add('acosh', { pos(4, 6) + 1 })
-  add('gelu', { f(4, 6) }, { f(4, 6), { approximate = 'tanh' } })
+  add('gelu nnscaler::gelu', { f(4, 6) }, { f(4, 6), { approximate = 'tanh' } })
   add('silu mish elu selu celu leaky_relu softplus softshrink hardshrink hardswish hardsigmoid '
     .. 'log_sigmoid', { f(4, 6) }, { f32(3) })
   add('abs', { f(4, 6) }, { complex(4, 6) }, { i(9, 4) })
@@ -65,7 +65,8 @@ return function(add, m)
   add('polar complex', { pos(4, 6), pos(4, 6) })
 
   add('threshold_backward', { f(4, 6), f(4, 6), 0 })
-  add('gelu_backward', { f(4, 6), f(4, 6) }, { f(4, 6), f(4, 6), { approximate = 'tanh' } })
+  add('gelu_backward nnscaler::gelu_backward',
+    { f(4, 6), f(4, 6) }, { f(4, 6), f(4, 6), { approximate = 'tanh' } })
   add('silu_backward hardswish_backward hardsigmoid_backward mish_backward', { f(4, 6), f(4, 6) })
   add('sigmoid_backward tanh_backward', { f(4, 6), pos(4, 6) })
   add('logit_backward', { f(4, 6), pos(4, 6) })

@@ -29,6 +29,8 @@ local function products(add, m)
     same)
   add('_scaled_dot_product_flash_attention_for_cpu_backward',
     { f(2, 4, 6, 8), q, k, same, out, lse, 0, false })
+  add('nnscaler::attention', { q, k, same }, { f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), true })
+  add('nnscaler::attention_backward', { f(2, 4, 6, 8), q, k, same, out, lse })
   add('nnscaler::attention_dropout', { n = 11, q, k, v, nil, 0.5, false, nil, 'a#0', 7, 3, 1 },
     { n = 11, q, k, v, f(2, 1, 6, 10), 0.5, false, nil, 'a#0', 7, 3, 1 })
   local all = { true, true, true, false }

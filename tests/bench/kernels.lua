@@ -1,0 +1,65 @@
+--- Our CPU kernels beside ATen's at the sizes of the tiny and the baby GPT: microseconds a call,
+--- the fastest of many rounds. Run: nnscaler tests/bench/kernels.lua
+local T = require 'nnscaler.tensor'
+local aten = require('nnscaler.ops').aten
+local clock = require('nnscaler._C.base').clock
+local door = require 'nnscaler._C.tensor'
+local ours = require('nnscaler.ops').nnscaler
+
+local g = T.generator(1)
+local function randn(...) return T.randn({ ... }, { generator = g }) end
+
+-- Fastest of rounds that fill about a second in all.
+local function fastest(fn)
+  fn()
+  local best, spent = math.huge, 0
+  while spent < 0.5 do
+    local start = clock()
+    fn()
+    local took = clock() - start
+    best, spent = math.min(best, took), spent + took
+  end
+  return best * 1e6
+end
+
+local function compare(name, mine, theirs)
+  local a, b = fastest(mine), fastest(theirs)
+  a, b = math.min(a, fastest(mine)), math.min(b, fastest(theirs))
+  print(('%-34s ours %9.1f  ATen %9.1f  ratio %.2f'):format(name, a, b, a / b))
+end
+
+local function gelu(size, x)
+  local grad = x * 0.5
+  compare('gelu ' .. size, function() ours.gelu(x) end, function() aten.gelu(x) end)
+  compare('gelu_backward ' .. size, function() ours.gelu_backward(grad, x) end,
+    function() aten.gelu_backward(grad, x) end)
+end
+
+-- Causal attention on views of one [batch, length, 3 · heads · width].
+local function attention(size, batch, heads, length, width)
+  local all = randn(batch, length, 3, heads, width)
+  local q, k, v = all:select(2, 0), all:select(2, 1), all:select(2, 2)
+  q, k, v = q:transpose(1, 2), k:transpose(1, 2), v:transpose(1, 2)
+  local grad = randn(batch, length, heads, width):transpose(1, 2)
+  local out, sums = ours.attention(q, k, v, true)
+  compare('attention ' .. size, function() ours.attention(q, k, v, true) end,
+    function() aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0, true) end)
+  compare('attention_backward ' .. size,
+    function() ours.attention_backward(grad, q, k, v, out, sums, true) end,
+    function()
+      aten._scaled_dot_product_flash_attention_for_cpu_backward(grad, q, k, v, out, sums, 0, true)
+    end)
+end
+
+local function run()
+  gelu('tiny', randn(4, 32, 256))
+  gelu('baby', randn(12, 256, 1536))
+  attention('tiny', 4, 4, 32, 16)
+  attention('baby', 12, 6, 256, 64)
+end
+
+for threads = 1, 2 do
+  door.set_num_threads(threads)
+  print(threads .. ' threads')
+  T.no_grad(run)
+end
