@@ -3,6 +3,7 @@
 
 #include "bind/bind.h"
 #include "bind/graph.h"
+#include "bind/plan.h"
 #include "codegen/lua.h"
 #include "lower/lower.h"
 #include "lower/rule.h"
@@ -25,12 +26,17 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-int lower_graph(lua_State* L) {  // (graph [, { device = }]) → program
+int lower_graph(lua_State* L) {  // (graph [, { device =, plan =, rank = }]) → program
   const graph::Graph& graph = check_graph(L, 1);
   lower::Options options;
   if (lua_istable(L, 2)) {
     const std::string device = script::field_string(L, 2, "device", "cpu");
     options.device = device.substr(0, device.find(':'));
+    options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
+    lua_getfield(L, 2, "plan");
+    if (!lua_isnil(L, -1))
+      options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
+    lua_pop(L, 1);
   }
   script::push_object<Handle>(L, kProgramType,
                               std::make_shared<const Lowered>(lower::lower(graph, options)));
@@ -78,12 +84,65 @@ void push_leaves(lua_State* L, const lower::Program& p, const std::vector<int>& 
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
 }
+// Sets `whole` and `start` of the table on top, where the slot is a part.
+void push_part(lua_State* L, const lower::Slot& slot) {
+  if (slot.whole.empty()) return;
+  script::push_ints(L, slot.whole);
+  lua_setfield(L, -2, "whole");
+  std::vector<int64_t> start;
+  for (const lower::Range& r : slot.box) start.push_back(r.start);
+  script::push_ints(L, start);
+  lua_setfield(L, -2, "start");
+}
 int inputs(lua_State* L) {
   push_leaves(L, program(L), program(L).segments.at(0).inputs);
   return 1;
 }
 int constants(lua_State* L) {
   push_leaves(L, program(L), program(L).constants, &program(L).constant_data);
+  return 1;
+}
+
+// Whether a path leads from the parameter to the loss.
+bool has_gradient(const lower::Program& p, int slot) {
+  for (const lower::Segment& segment : p.segments)
+    for (const lower::Instr& instr : segment.instrs)
+      if (instr.kind == lower::InstrKind::accumulate && instr.target == slot) return true;
+  return false;
+}
+
+// {name, shape, dtype, whole =, start =, reduce = ranks, holders =, gradient =} of each parameter;
+// `whole` and `start` (per dimension) only where the rank holds a part, `reduce` only where
+// gradients are summed.
+int parameters(lua_State* L) {
+  const lower::Program& p = program(L);
+  push_leaves(L, p, p.parameters);
+  for (size_t i = 0; i < p.parameters.size(); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i + 1));
+    push_part(L, p.slot(p.parameters[i]));
+    if (i < p.shares.size()) {
+      const lower::Share& share = p.shares[i];
+      if (!share.reduce.empty()) {
+        script::push_ints(L, {share.reduce.begin(), share.reduce.end()});
+        lua_setfield(L, -2, "reduce");
+      }
+      lua_pushinteger(L, share.holders);
+      lua_setfield(L, -2, "holders");
+      lua_pushboolean(L, has_gradient(p, p.parameters[i]));
+      lua_setfield(L, -2, "gradient");
+    }
+    lua_pop(L, 1);
+  }
+  return 1;
+}
+int buffers(lua_State* L) {  // the same without what concerns gradients
+  const lower::Program& p = program(L);
+  push_leaves(L, p, p.buffers);
+  for (size_t i = 0; i < p.buffers.size(); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i + 1));
+    push_part(L, p.slot(p.buffers[i]));
+    lua_pop(L, 1);
+  }
   return 1;
 }
 
@@ -158,6 +217,8 @@ int open(lua_State* L) {
                              {"hash", guarded<hash>},
                              {"lua", guarded<lua>},
                              {"key", guarded<key>},
+                             {"parameters", guarded<parameters>},
+                             {"buffers", guarded<buffers>},
                              {"inputs", guarded<inputs>},
                              {"constants", guarded<constants>},
                              {"fallbacks", guarded<fallbacks>},

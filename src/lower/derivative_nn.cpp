@@ -141,13 +141,19 @@ std::string random_key(const CallContext& c, int ordinal) {
 }
 const graph::Symbol kSeed{"$seed"}, kStep{"$step"}, kMicro{"$micro"};
 
+// Where a shard lies, for draws; nil for a whole tensor.
+Arg place(const Shape& where) {
+  return where.empty() ? Arg() : Arg(where);
+}
+
 bool dropout(Forward& f) {
   const double p = f.real("p");
   if (!f.boolean("train") || p == 0.0)
     f.result(f.in("input"));
   else
     f.result(f.grad_call("nnscaler::dropout", f.in("input"), p, random_key(f, f.ordinal()), kSeed,
-                         kStep, kMicro));
+                         kStep, kMicro, place(f.tape().site().offset),
+                         place(f.tape().site().full)));
   return true;
 }
 // Linear in its input: the same mask on the gradient.
@@ -219,8 +225,13 @@ void composed_attention(Forward& f) {
     f.e.note(
         "attention with dropout is composed of softmax and a mask of ours: ATen's fused kernel "
         "takes no dropout on this device");
+    Shape offset = f.tape().site().offset, full = f.tape().site().full;  // of the query
+    if (!offset.empty()) {
+      offset.back() = 0;
+      full.back() = f.e.shape(weights).back();
+    }
     weights = f.grad_call("nnscaler::dropout", weights, p, random_key(f, f.ordinal()), kSeed, kStep,
-                          kMicro);
+                          kMicro, place(offset), place(full));
   }
   f.result(f.grad_call("aten::matmul", weights, heads("value")));
 }

@@ -16,7 +16,7 @@ void Emitter::note(std::string text) {
 
 Ref Emitter::new_slot(TensorType type, SlotRole role, std::string name) {
   const int id = static_cast<int>(program_.slots.size());
-  program_.slots.push_back({id, std::move(type), role, std::move(name)});
+  program_.slots.push_back({id, std::move(type), role, std::move(name), {}, {}});
   return {id};
 }
 

@@ -3,15 +3,21 @@
 // every tensor.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lower/program.h"
+#include "plan/plan.h"
 
 namespace nns::lower {
 
 struct Options {
   std::string device = "cpu";
+  // Several devices: the plan, and the global rank whose program is wanted. Without a plan all runs
+  // on one device.
+  std::shared_ptr<const plan::Plan> plan;
+  int rank = 0;
 };
 
 // A call that executes again under autograd in backward, for want of a derivative rule.
@@ -26,7 +32,8 @@ struct Lowered {
   std::vector<std::string> notes;  // choices worth a line in the log, each once
 };
 
-// Throws a model Error when the loss is not a scalar of a floating type.
+// Throws a model Error when the loss is not a scalar of a floating type, a plan Error when the plan
+// does not fit the graph.
 Lowered lower(const graph::Graph& graph, const Options& options = {});
 
 }  // namespace nns::lower

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "graph/graph.h"
+#include "lower/layout.h"
 
 namespace nns::lower {
 
@@ -23,6 +24,15 @@ struct Slot {
   TensorType type;  // local shape
   SlotRole role = SlotRole::activation;
   std::string name;  // logical name (parameter, buffer) or input field; else a hint for codegen
+  // Of parameters and buffers of which the rank holds a part: the whole shape and the part's place.
+  Shape whole;
+  std::vector<Range> box;
+};
+
+// How a parameter is shared between ranks.
+struct Share {
+  std::vector<int> reduce;  // global ranks whose gradients are addends of it; empty: this one only
+  int holders = 1;          // ranks that hold the same part
 };
 
 enum class InstrKind {
@@ -73,6 +83,7 @@ struct Program {
   std::vector<Slot> slots;
   std::vector<int> parameters, buffers, constants;  // slot ids
   std::vector<std::string> constant_data;           // elements of each constant, as in graph::Value
+  std::vector<Share> shares;                        // of each parameter; empty on one rank
   std::vector<Segment> segments;
   // One period of the micro-batch loop (one device: forward, backward of micro-batch 0).
   std::vector<ScheduleEntry> schedule;

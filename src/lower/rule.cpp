@@ -189,7 +189,7 @@ struct Table {
   Table() {
     for (std::span<const Rule> family :
          {elementwise_rules(), reduce_rules(), shape_rules(), matmul_rules(), nn_rules(),
-          loss_rules(), index_rules(), conv_rules()})
+          loss_rules(), index_rules(), conv_rules(), comm_rules()})
       for (const Rule& rule : family) {
         NNS_CHECK(by_name.emplace(rule.op, &rule).second, "two rules for {}", rule.op);
         sorted.push_back(&rule);

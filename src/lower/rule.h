@@ -166,6 +166,7 @@ std::span<const Rule> nn_rules();
 std::span<const Rule> loss_rules();
 std::span<const Rule> index_rules();
 std::span<const Rule> conv_rules();
+std::span<const Rule> comm_rules();
 
 // The rule of "aten::add.Tensor": by full name, then without the overload; nullptr: none.
 const Rule* find_rule(std::string_view op);

@@ -126,6 +126,7 @@ const std::vector<Signature>& signatures() {
       {"aten::mul.Scalar", "self other"},
       {"aten::mul.Tensor", "self other"},
       {"aten::mv", "self vec"},
+      {"aten::narrow", "self dim start length"},
       {"aten::native_batch_norm",
        "input weight bias running_mean running_var training momentum eps"},
       {"aten::native_batch_norm_backward",

@@ -14,6 +14,8 @@ struct CallSite {
   int ordinal = 0;
   bool grad_enabled = true;
   int region = -1;  // recompute region
+  // Where the first tensor operand lies in the unsplit one of shape `full`; empty: it is whole.
+  Shape offset, full;
 };
 
 class Tape {

@@ -56,6 +56,9 @@ bool push_property(lua_State* L, Door& door, Box& box, std::string_view name);
 bool set_property(lua_State* L, Door& door, Box& box, std::string_view name, int value);
 // Draws a parameter's elements from its initialiser.
 int materialize(lua_State* L);
+int draw_part(lua_State* L);
+// Takes another initialiser (a table); what was drawn before is forgotten.
+void set_init(lua_State* L, Parameter& parameter, int index);
 // tensor:tolist()
 int to_list(lua_State* L);
 

@@ -291,6 +291,8 @@ bool set_property(lua_State* L, Door&, Box& box, std::string_view name, int valu
     p.type.dtype = *dtype;
     if (p.data.defined())
       p.data = p.data.detach().to(to_torch(*dtype)).set_requires_grad(p.requires_grad);
+  } else if (name == "init") {
+    set_init(L, *box.parameter, value);
   } else if (name == "data") {
     Parameter& p = *box.parameter;
     if (lua_isnil(L, value)) {
@@ -323,6 +325,7 @@ void add_methods(lua_State* L) {
                             {"requires_grad_", guard<requires_grad_>},
                             {"retain_grad", guard<retain_grad>},
                             {"materialize", guard<materialize>},
+                            {"draw_part", guard<draw_part>},
                             {"_gradients", guard<gradients>},
                             {"_refuse_order", guard<refuse_order>},
                             {"_refuse_length", guard<refuse_length>}});

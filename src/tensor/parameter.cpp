@@ -85,8 +85,10 @@ int make_parameter(lua_State* L) {
   return 1;
 }
 
-// Calls nnscaler::fill_KIND_ on `data`, giving it the initialiser's numbers by argument name.
-void fill_random(const Parameter& p, at::Tensor& data, int64_t seed) {
+// Calls nnscaler::fill_KIND_ on `data`, giving it the initialiser's numbers by argument name. With
+// `start`, data is the part of the parameter that begins there.
+void fill_random(const Parameter& p, at::Tensor& data, int64_t seed,
+                 const std::vector<int64_t>* start = nullptr) {
   const std::string name = fmt::format("nnscaler::fill_{}_", p.init.kind);
   const Operator* op = find_operator(name);
   if (op == nullptr) fail_unknown(name);
@@ -109,6 +111,10 @@ void fill_random(const Parameter& p, at::Tensor& data, int64_t seed) {
       stack.emplace_back(low);
     else if (want.name == "high")
       stack.emplace_back(high);
+    else if (want.name == "offset" && start != nullptr)
+      stack.emplace_back(*start);
+    else if (want.name == "full" && start != nullptr)
+      stack.emplace_back(p.type.shape);
     else
       stack.push_back(want.fallback);
   }
@@ -144,6 +150,17 @@ at::Tensor drawn(lua_State* L, const Parameter& p, int64_t seed) {
 
 }  // namespace
 
+void set_init(lua_State* L, Parameter& parameter, int index) {
+  luaL_checktype(L, index, LUA_TTABLE);
+  lua_pushvalue(L, index);
+  lua_createtable(L, 0, 1);
+  lua_insert(L, -2);
+  lua_setfield(L, -2, "init");
+  parameter.init = read_init(L, lua_gettop(L));
+  parameter.data.reset();
+  lua_pop(L, 1);
+}
+
 int materialize(lua_State* L) {  // (parameter, seed [, device]) → parameter
   Box& box = check_box(L, 1);
   if (!box.parameter)
@@ -154,6 +171,36 @@ int materialize(lua_State* L) {  // (parameter, seed [, device]) → parameter
   const std::shared_ptr<Parameter> p = box.parameter;
   p->data = drawn(L, *p, seed).to(device).set_requires_grad(p->requires_grad);
   lua_settop(L, 1);
+  return 1;
+}
+
+// (parameter, seed, start, shape [, device]) → the part of what `materialize` would draw, without
+// drawing the rest where the initialiser is element-wise.
+int draw_part(lua_State* L) {
+  Box& box = check_box(L, 1);
+  if (!box.parameter)
+    fail(ErrorKind::model, "[tensor.parameter] draw_part of a plain tensor; expected a parameter");
+  const std::shared_ptr<Parameter> p = box.parameter;
+  const int64_t seed = script::check_int(L, 2);
+  const std::vector<int64_t> start = script::check_ints(L, 3), shape = script::check_ints(L, 4);
+  const c10::Device device = device_from_name(script::opt_string(L, 5, "cpu"));
+  NNS_CHECK(start.size() == p->type.shape.size() && shape.size() == start.size(),
+            "part of {} dimensions of {}", start.size(), to_string(p->type));
+  const std::string& kind = p->init.kind;
+  at::Tensor data;
+  if (p->data.defined() || kind == "buffer" || kind == "eye" || kind == "orthogonal") {
+    data = p->data.defined() ? p->data.detach() : drawn(L, *p, seed);
+    for (size_t d = 0; d < start.size(); ++d)
+      data = data.narrow(static_cast<int64_t>(d), start[d], shape[d]);
+    data = data.clone(at::MemoryFormat::Contiguous);
+  } else {
+    data = at::empty(shape, at::TensorOptions().dtype(to_torch(p->type.dtype)));
+    if (kind == "constant")
+      data.fill_(p->init.a);
+    else
+      fill_random(*p, data, seed, &start);
+  }
+  push(L, data.to(device));
   return 1;
 }
 

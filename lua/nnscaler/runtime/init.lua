@@ -16,11 +16,16 @@ local M = {
 }
 
 --- Functions of a namespace under the names that a program calls them by.
----@param namespace string 'aten' or 'nnscaler'
+---@param namespace string 'aten', 'nnscaler' or 'comm'
 ---@param names table<string, string> name → operator, with its overload ('add.Tensor')
 ---@return table<string, fun(...): any>
 function M.operators(namespace, names)
   local functions = {}
+  if namespace == 'comm' then
+    local comm = require 'nnscaler.runtime.comm'
+    for name, operator in sorted_pairs(names) do functions[name] = comm[operator] end
+    return functions
+  end
   for name, operator in sorted_pairs(names) do
     functions[name] = tensor.operator(namespace .. '::' .. operator)
   end

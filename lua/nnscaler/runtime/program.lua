@@ -7,6 +7,7 @@ local log = require('nnscaler.log').logger 'nnscaler.program'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
 local sample_of = require 'nnscaler.runtime.sample'
+local sharing = require 'nnscaler.runtime.sharing'
 local store = require 'nnscaler.runtime.store'
 local tensor = require 'nnscaler.tensor'
 local trace = require 'nnscaler.trace'
@@ -45,10 +46,16 @@ local function report(program)
   end
 end
 
+local add_leaves
+
 function Engine:build(graph, training)
   local device = self.job.device or 'cpu'
-  local program = lower.lower(graph, { device = device })
+  local shared = self.sharing
+  local program = lower.lower(graph, {
+    device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
+  })
   report(program)
+  if shared and not self.shares then self:take_parts(program) end
   local mode = training and 'training' or 'evaluation'
   local text, chunk = files.obtain(program, {
     folder = self.job.gen_savedir, reuse = self.job.gen_reuse, mode = mode,
@@ -66,25 +73,49 @@ function Engine:build(graph, training)
   }
 end
 
-local function add_leaves(self)
+-- Draws this rank's parts of the weights; no rank ever holds the whole model.
+function Engine:take_parts(program)
+  local seed, parts = self.job.seed or 0, {}
+  self.shares = program:parameters()
+  for _, list in ipairs { self.shares, program:buffers() } do
+    for _, leaf in ipairs(list) do parts[leaf.name] = leaf end
+  end
+  local function part(name, parameter)
+    local leaf = parts[name]
+    local start = leaf.start
+    if not start then
+      start = {}
+      for d = 1, #leaf.shape do start[d] = 0 end
+    end
+    local data = parameter:draw_part(seed, start, leaf.shape, self.job.device)
+    if parameter.requires_grad then data:requires_grad_(true) end
+    return data
+  end
+  add_leaves(self, part)
+end
+
+-- `take(name, parameter)` gives the tensor of a leaf; without it the leaf itself is used.
+function add_leaves(self, take)
   local model = self.model
   self.tensors, self.gradients, self.contents = {}, {}, {}
   self.parameters, self.buffers, self.places = {}, {}, {}
   for i, entry in ipairs(model:named_parameters()) do
+    local data = take and take(entry.name, entry.param) or entry.param
     self.parameters[i] = {
-      name = entry.name, data = entry.param, requires_grad = entry.param.requires_grad,
+      name = entry.name, data = data, requires_grad = entry.param.requires_grad,
     }
     local parent, key = store.place(self.tensors, entry.name)
-    parent[key] = entry.param
+    parent[key] = data
     local gradients = store.place(self.gradients, entry.name)
     self.places[i] = { table = gradients, key = key }
     self.places[entry.name] = self.places[i]
   end
   for i, entry in ipairs(model:named_buffers()) do
+    local data = take and take(entry.name, entry.buffer) or entry.buffer
     local parent, key = store.place(self.tensors, entry.name)
-    parent[key] = entry.buffer
+    parent[key] = data
     self.buffers[i] = {
-      name = entry.name, data = entry.buffer, persistent = entry.persistent ~= false,
+      name = entry.name, data = data, persistent = entry.persistent ~= false,
       table = parent, key = key, contents = store.place(self.contents, entry.name),
     }
   end
@@ -97,8 +128,11 @@ end
 function M.new(model, job)
   local self = setmetatable({ model = model, job = job, written = {}, seeds = {} }, Engine)
   model:assign_paths()
-  model:materialize(job.seed or 0, job.device)
-  add_leaves(self)
+  self.sharing = sharing.new(job)
+  if not self.sharing then
+    model:materialize(job.seed or 0, job.device)
+    add_leaves(self)
+  end
   self.names = model.forward_arg_names or {}
   local function cache(training)
     return trace.cache(model, {
@@ -107,6 +141,16 @@ function M.new(model, job)
   end
   self.training, self.evaluation = cache(true), cache(false)
   return self
+end
+
+--- Makes ready for samples of this kind: with several ranks, the plan and this rank's parts of the
+--- weights.
+---@param sample any
+function Engine:prepare(sample)
+  if not self.sharing then return end
+  local args, n = sample_of.arguments(self.job, sample)
+  args.n = n
+  self.training:get(args, true)
 end
 
 --- Forgets all gradients.
@@ -224,11 +268,26 @@ function Engine:train_step(samples, context)
   self:reset_buffers()
   local total, weight, losses, outputs = 0, 0, {}, {}
   for k, sample in ipairs(samples) do
-    local value, n, rest = self:micro_batch(sample, context.step or 0, k - 1)
+    -- Micro-batch k of the step belongs to scale unit k mod U.
+    local micro = self.sharing and (k - 1) * self.sharing.units + self.sharing.unit or k - 1
+    local value, n, rest = self:micro_batch(sample, context.step or 0, micro)
     losses[k], outputs[k] = value, rest
     if n > 0 then total, weight = total + n * value, weight + n end
   end
   self:commit_buffers()
+  if self.sharing then
+    self.sharing:reduce(self.shares, function(share)
+      local place = self.places[share.name]
+      -- A rank whose micro-batches were all empty adds zeros.
+      if not place.table[place.key] then
+        place.table[place.key] = tensor.zeros(share.shape, {
+          dtype = share.dtype, device = self.job.device,
+        })
+      end
+      return place.table[place.key]
+    end)
+    total, weight = unpack(self.sharing:sum { total, weight })
+  end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
 end

@@ -1,0 +1,85 @@
+--- The several ranks of a run, as the program engine needs them: the plan of the job's policy, this
+--- rank's parts of weights, sums of gradients and losses over ranks.
+local comm = require 'nnscaler._C.comm'
+local fail = require 'nnscaler.fail'
+local groups = require 'nnscaler.runtime.comm'
+local policies = require 'nnscaler.policies'
+local tensor = require 'nnscaler.tensor'
+
+local M = {}
+
+---@class nnscaler.Sharing
+---@field rank integer
+---@field plan userdata|nil set by the first training graph
+local Sharing = {}
+Sharing.__index = Sharing
+
+--- Returns what several ranks need, or nil when the job has one rank and one device.
+---@param job table compute_config, pas_policy, pas_config
+---@return nnscaler.Sharing|nil
+function M.new(job)
+  local world = comm.current()
+  local config = job.compute_config or {}
+  local size = world and world:size() or 1
+  local plan_ngpus = config.plan_ngpus or (job.pas_policy == 'dp' and 1 or size)
+  local runtime_ngpus = config.runtime_ngpus or size
+  if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then return nil end
+  if runtime_ngpus ~= size then
+    fail('usage', 'runtime.ranks', ('compute_config.runtime_ngpus is %d; the run has %d ranks')
+      :format(runtime_ngpus, size), 'start as many ranks as runtime_ngpus: nnscaler run -n '
+      .. runtime_ngpus)
+  end
+  local self = setmetatable({ job = job, rank = world:rank(), size = size,
+    plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus }, Sharing)
+  -- Ranks with the same place in every scale unit.
+  self.across = {}
+  for first = 0, size - 1, plan_ngpus do
+    self.across[#self.across + 1] = first + self.rank % plan_ngpus
+  end
+  self.everybody = {}
+  for r = 0, size - 1 do self.everybody[r + 1] = r end
+  self.units = size / plan_ngpus
+  self.unit = math.floor(self.rank / plan_ngpus)
+  return self
+end
+
+--- Makes the plan of the first training graph; all ranks must make the same.
+---@param graph userdata nnscaler.Graph
+---@return userdata plan
+function Sharing:plan_for(graph)
+  if self.plan then return self.plan end
+  self.plan = policies.run(graph, self.job.pas_policy or 'dp', {
+    plan_ngpus = self.plan_ngpus, runtime_ngpus = self.runtime_ngpus,
+    pas_config = self.job.pas_config or {}, micro_batches = self.job.micro_batches or 1,
+  })
+  local hashes = groups.group(self.everybody):exchange(graph:hash() .. ' ' .. self.plan:hash())
+  for r, hash in ipairs(hashes) do
+    if hash ~= hashes[1] then
+      fail('communication', 'runtime.plan', ('rank %d made another graph or plan than rank 0')
+        :format(r - 1), 'all ranks must run the same recipe, code and versions')
+    end
+  end
+  return self.plan
+end
+
+--- Sums the gradients of parameters whose addends lie on several ranks.
+---@param shares { name: string, reduce: integer[]|nil, gradient: boolean }[]
+---@param gradient fun(share: table): nnscaler.Tensor
+function Sharing:reduce(shares, gradient)
+  for _, share in ipairs(shares) do
+    if share.reduce and share.gradient then
+      groups.group(share.reduce):all_reduce(gradient(share))
+    end
+  end
+end
+
+--- Sums numbers over the scale units.
+---@param numbers number[]
+---@return number[]
+function Sharing:sum(numbers)
+  if self.units == 1 then return numbers end
+  local t = tensor.tensor(numbers, { dtype = 'float64' })
+  return groups.group(self.across):all_reduce(t):tolist()
+end
+
+return M

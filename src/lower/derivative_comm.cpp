@@ -1,0 +1,113 @@
+// Communication as operators with derivatives (Megatron's pairs, Shoeybi 2019; nnScaler's
+// adapters).
+//
+// Along each mesh axis the gradient of a value is whole where the value is replicated or an addend,
+// and cut where the value is cut. Where the work behind a replicated value is shared out, the
+// gradient that comes back is an addend (`partial`), and is summed on the way.
+#include "lower/rule.h"
+
+namespace nns::lower {
+namespace {
+
+using B = Backward;
+
+Ref emit(B& b, const char* op, std::vector<NamedArg> args) {
+  args.insert(args.begin(), {"self", b.grad()});
+  return b.e.call_typed(op, std::move(args), {b.type("self")}).front();
+}
+
+Ref all_reduced(B& b, const Shape& group) {
+  return group.empty() ? b.grad() : emit(b, "comm::all_reduce", {{"group", group}});
+}
+
+// The forward call itself, without what only its derivative asks for.
+bool forward(Forward& f, const char* op, std::initializer_list<const char*> names,
+             TensorType type) {
+  std::vector<NamedArg> args{{"self", f.in("self")}};
+  for (const char* name : names) args.push_back({name, f.arg(name)});
+  f.result(f.e.call_typed(op, std::move(args), {std::move(type)}).front());
+  return true;
+}
+bool plain_all_reduce(Forward& f) {
+  return forward(f, "comm::all_reduce", {"group"}, f.type("self"));
+}
+bool plain_all_gather(Forward& f) {
+  TensorType type = f.type("self");
+  type.shape.at(static_cast<size_t>(f.integer("dim"))) = f.integer("whole");
+  return forward(f, "comm::all_gather", {"dim", "whole", "group"}, std::move(type));
+}
+
+// V → R. The gradient is whole on all, once it is summed over the axes where it is an addend.
+void all_reduce(B& b) {
+  b.give("self", all_reduced(b, b.ints("grad_group")));
+}
+
+// R → R whose gradient is an addend. No data moves in the forward pass.
+bool copy(Forward& f) {
+  f.result(f.e.call_typed("aten::alias", {{"self", f.in("self")}}, {f.type("self")}).front());
+  return true;
+}
+void copy_back(B& b) {
+  b.give("self", all_reduced(b, b.ints("grad_group")));
+}
+
+NamedArg same(B& b, const char* name) {
+  return {name, b.arg(name)};
+}
+
+// D → R.
+void all_gather(B& b) {
+  if (b.boolean("partial"))
+    b.give("self", emit(b, "comm::reduce_scatter", {same(b, "dim"), same(b, "group")}));
+  else
+    b.give("self", b("aten::narrow", b.grad(), b.integer("dim"), b.integer("start"),
+                     b.shape("self").at(static_cast<size_t>(b.integer("dim")))));
+}
+
+// R → D: a local slice.
+bool chunk(Forward& f) {
+  f.result(
+      f("aten::narrow", f.in("self"), f.integer("dim"), f.integer("start"), f.integer("length")));
+  return true;
+}
+void chunk_back(B& b) {
+  const int64_t whole = b.shape("self").at(static_cast<size_t>(b.integer("dim")));
+  b.give("self", emit(b, "comm::all_gather", {same(b, "dim"), {"whole", whole}, same(b, "group")}));
+}
+
+// V → D.
+void reduce_scatter(B& b) {
+  const int64_t whole = b.shape("self").at(static_cast<size_t>(b.integer("dim")));
+  b.give("self", emit(b, "comm::all_gather", {same(b, "dim"), {"whole", whole}, same(b, "group")}));
+}
+
+// D(from) → D(dim).
+void all_to_all(B& b) {
+  const int64_t whole = b.shape("self").at(static_cast<size_t>(b.integer("dim")));
+  b.give(
+      "self",
+      emit(b, "comm::all_to_all",
+           {{"dim", b.arg("from")}, {"from", b.arg("dim")}, {"whole", whole}, same(b, "group")}));
+}
+
+// R → V: the first keeps the value, the others hold zeros; each gradient is whole.
+void value_chunk(B& b) {
+  b.give("self", b.grad());
+}
+
+}  // namespace
+
+std::span<const Rule> comm_rules() {
+  static const Rule rules[] = {
+      rewrite("comm::all_gather", plain_all_gather, all_gather),
+      rewrite("comm::all_reduce", plain_all_reduce, all_reduce),
+      gradient("comm::all_to_all", all_to_all),
+      rewrite("comm::chunk", chunk, chunk_back),
+      rewrite("comm::copy", copy, copy_back),
+      gradient("comm::reduce_scatter", reduce_scatter),
+      gradient("comm::value_chunk", value_chunk),
+  };
+  return rules;
+}
+
+}  // namespace nns::lower

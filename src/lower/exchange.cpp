@@ -1,0 +1,143 @@
+#include "lower/exchange.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace nns::lower {
+namespace {
+
+// Which axes of `use.layout`, cut finer as `mesh`, have partial gradients. Axis sizes of `mesh` are
+// a refinement of those of `use.layout` in the order that `align` gave; the partial ones are found
+// by aligning a layout that has value axes in their place.
+std::vector<bool> partial_axes(const Layout& from, const OperandUse& use, const Layout& mesh,
+                               const Shape& shape) {
+  Layout marked = use.layout, other = from;
+  bool any = false;
+  for (size_t a = 0; a < marked.axes.size(); ++a) {
+    const bool partial = use.partial[a] && marked.axes[a].size > 1;
+    any = any || partial;
+    if (marked.axes[a].kind == AxisKind::replicate)
+      marked.axes[a].kind = partial ? AxisKind::value : AxisKind::replicate;
+  }
+  std::vector<bool> out(mesh.axes.size(), false);
+  if (!any) return out;
+  NNS_CHECK(align(other, marked, shape) && marked.axes.size() == mesh.axes.size(),
+            "axes of {} and {} do not line up", to_string(from), to_string(use.layout));
+  for (size_t a = 0; a < out.size(); ++a) out[a] = marked.axes[a].kind == AxisKind::value;
+  return out;
+}
+
+}  // namespace
+
+Shape Exchange::group(const Layout& layout, const std::vector<int>& axes) const {
+  const auto mine = layout.coordinates(layout.position_of(device_));
+  Shape ranks;
+  for (size_t p = 0; p < layout.devices.size(); ++p) {
+    const auto c = layout.coordinates(static_cast<int>(p));
+    bool member = true;
+    for (size_t a = 0; a < c.size(); ++a)
+      if (std::find(axes.begin(), axes.end(), static_cast<int>(a)) == axes.end())
+        member = member && c[a] == mine[a];
+    if (member) ranks.push_back(first_rank_ + layout.devices[p]);
+  }
+  return ranks;
+}
+
+Ref Exchange::apply(const char* op, Ref x, std::vector<NamedArg> args, const TensorType& type) {
+  args.insert(args.begin(), {"self", x});
+  const std::vector<TensorType> types{type};
+  return tape_.apply(op, std::move(args), CallSite{}, &types).front();
+}
+
+Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const TensorType& whole) {
+  const Adapter adapter = find_adapter(from, use.layout, whole);
+  if (adapter.steps.empty()) {
+    std::vector<int> axes;
+    for (size_t a = 0; a < use.partial.size(); ++a)
+      if (use.partial[a] && use.layout.axes[a].size > 1) axes.push_back(static_cast<int>(a));
+    return copied(x, use.layout, axes);
+  }
+  for (const Step& step : adapter.steps)
+    if (step.primitive == Primitive::move)
+      fail(ErrorKind::plan, "[lower.exchange] no collective turns {} into {} for {}",
+           to_string(from), to_string(use.layout), to_string(whole));
+  Layout mesh = from, goal = use.layout;
+  const bool aligned = align(mesh, goal, whole.shape);
+  std::vector<bool> partial =
+      aligned ? partial_axes(from, use, goal, whole.shape) : std::vector<bool>{};
+  // What is left of the partial axes after each step, from the last to the first: a step that sums
+  // them on the way back leaves whole gradients before it.
+  std::vector<std::vector<int>> summed(adapter.steps.size());
+  for (size_t s = adapter.steps.size(); s-- > 0;)
+    for (int a : adapter.steps[s].axes)
+      if (static_cast<size_t>(a) < partial.size() && partial[static_cast<size_t>(a)]) {
+        summed[s].push_back(a);
+        partial[static_cast<size_t>(a)] = false;
+      }
+  for (size_t s = 0; s < adapter.steps.size(); ++s) {
+    const Step& step = adapter.steps[s];
+    const TensorType type{step.after.local_shape(whole.shape, device_), whole.dtype};
+    const Shape ranks = group(step.before, step.axes);
+    const int64_t dim = step.dim;
+    const auto length = [&](int d) {
+      return step.after.local_shape(whole.shape, device_).at(static_cast<size_t>(d));
+    };
+    switch (step.primitive) {
+      case Primitive::all_reduce: {
+        const Shape back = summed[s].empty() ? Shape{} : group(step.before, summed[s]);
+        x = apply("comm::all_reduce", x, {{"group", ranks}, {"grad_group", back}}, type);
+        break;
+      }
+      case Primitive::all_gather: {
+        const int64_t start =
+            step.before.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start -
+            step.after.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start;
+        x = apply("comm::all_gather", x,
+                  {{"dim", dim},
+                   {"whole", length(step.dim)},
+                   {"group", ranks},
+                   {"start", start},
+                   {"partial", !summed[s].empty()}},
+                  type);
+        break;
+      }
+      case Primitive::chunk: {
+        const int64_t start =
+            step.after.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start -
+            step.before.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start;
+        x = apply("comm::chunk", x,
+                  {{"dim", dim}, {"start", start}, {"length", length(step.dim)}, {"group", ranks}},
+                  type);
+        break;
+      }
+      case Primitive::reduce_scatter:
+        x = apply("comm::reduce_scatter", x, {{"dim", dim}, {"group", ranks}}, type);
+        break;
+      case Primitive::all_to_all:
+        x = apply("comm::all_to_all", x,
+                  {{"dim", dim},
+                   {"from", static_cast<int64_t>(step.from)},
+                   {"whole", length(step.from)},
+                   {"group", ranks}},
+                  type);
+        break;
+      case Primitive::value_chunk:
+        x = apply("comm::value_chunk", x, {{"group", ranks}}, type);
+        break;
+      case Primitive::move:
+        break;
+    }
+  }
+  std::vector<int> rest;
+  for (size_t a = 0; a < partial.size(); ++a)
+    if (partial[a]) rest.push_back(static_cast<int>(a));
+  return copied(x, goal, rest);
+}
+
+Ref Exchange::copied(Ref x, const Layout& layout, const std::vector<int>& axes) {
+  if (axes.empty() || !tape_.requires_grad(x)) return x;
+  return apply("comm::copy", x, {{"grad_group", group(layout, axes)}}, e_.type(x));
+}
+
+}  // namespace nns::lower

@@ -1,0 +1,34 @@
+// Exchange: writes adapters as communicating calls on the tape, so that their derivatives follow
+// from the rules of communication like those of any other call.
+#pragma once
+
+#include "lower/adapter.h"
+#include "lower/placement.h"
+#include "lower/tape.h"
+
+namespace nns::lower {
+
+class Exchange {
+ public:
+  // `device` is the one the program is for; ranks are `first_rank` + device.
+  Exchange(Tape& tape, Emitter& emitter, int device, int first_rank)
+      : tape_(tape), e_(emitter), device_(device), first_rank_(first_rank) {}
+
+  // Emits what turns the local piece `x` of a value laid out as `from` into the piece that `use`
+  // wants, and returns it. Throws a plan Error where only a move between devices would do.
+  Ref convert(Ref x, const Layout& from, const OperandUse& use, const TensorType& whole);
+
+  // Global ranks, ascending, of the devices that differ from this one along the axes only.
+  Shape group(const Layout& layout, const std::vector<int>& axes) const;
+
+ private:
+  // `x` itself, whose gradient is summed over the axes.
+  Ref copied(Ref x, const Layout& layout, const std::vector<int>& axes);
+  Ref apply(const char* op, Ref x, std::vector<NamedArg> args, const TensorType& type);
+
+  Tape& tape_;
+  Emitter& e_;
+  int device_, first_rank_;
+};
+
+}  // namespace nns::lower

@@ -1,0 +1,103 @@
+--- Models of the plan matrix: small, with random weights everywhere (norms and biases too), and
+--- samples that differ from one micro-batch to the next.
+local F = require 'nnscaler.functional'
+local GPT = require 'nnscaler.models.gpt'
+local T = require 'nnscaler.tensor'
+local nn = require 'nnscaler.nn'
+
+local M = {}
+
+local function randint(generator, high, sizes)
+  return T.randint(0, high, sizes, { generator = generator, dtype = 'int64' })
+end
+
+-- Labels of which some are ignored, in unequal counts; all of them in the third micro-batch.
+local function labels(generator, high, sizes, k)
+  local y = randint(generator, high, sizes)
+  local drop = randint(generator, 4, sizes)
+  if k == 3 then return T.full(sizes, -100, { dtype = 'int64' }) end
+  return y:masked_fill(drop:eq(0), -100)
+end
+
+local Mlp = nn.class 'Mlp'
+function Mlp:init()
+  self.fc = nn.Linear(8, 16)
+  self.norm = nn.LayerNorm(16)
+  self.proj = nn.Linear(16, 4)
+end
+function Mlp:forward(sample)
+  local h = self.norm(F.gelu(self.fc(sample.x)))
+  local loss = F.mse_loss(self.proj(h), sample.y)
+  return loss
+end
+M.mlp = {
+  make = function() return Mlp {} end,
+  sample = function(generator)
+    return { x = T.randn({ 4, 8 }, { generator = generator, dtype = 'float64' }),
+      y = T.randn({ 4, 4 }, { generator = generator, dtype = 'float64' }) }
+  end,
+}
+
+local Branches = nn.class 'Branches'
+function Branches:init()
+  self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+  self.shared = nn.Linear(8, 8, { bias = false })
+end
+function Branches:forward(sample)
+  local x = self.shared(sample.x)
+  local left, right = F.relu(self.a(x)), self.b(x):tanh()
+  return self.shared(left * right + x):pow(2):sum() * 0.1
+end
+M.branches = {
+  make = function() return Branches {} end,
+  sample = function(generator)
+    return { x = T.randn({ 4, 8 }, { generator = generator, dtype = 'float64' }) }
+  end,
+}
+
+local Sigmoids = nn.class 'Sigmoids'
+function Sigmoids:init()
+  local list = {}
+  for i = 1, 8 do list[i] = nn.Linear(8, 8) end
+  self.layers = nn.ModuleList(list)
+end
+function Sigmoids:forward(sample)
+  local x = sample.x
+  for i = 1, 8 do x = self.layers[i](x):sigmoid() end
+  return F.binary_cross_entropy(x, sample.y)
+end
+M.sigmoids = {
+  make = function() return Sigmoids {} end,
+  sample = function(generator)
+    return { x = T.randn({ 4, 8 }, { generator = generator, dtype = 'float64' }),
+      y = T.rand({ 4, 8 }, { generator = generator, dtype = 'float64' }) }
+  end,
+}
+
+local function gpt(options)
+  return {
+    make = function()
+      return GPT { vocab = 16, layers = 2, heads = 2, width = 8, block = 8, bias = true,
+        dropout = options.dropout or 0 }
+    end,
+    sample = function(generator, k)
+      return { x = randint(generator, 16, { 4, 8 }), y = labels(generator, 16, { 4, 8 }, k) }
+    end,
+  }
+end
+M.gpt = gpt {}
+M.gpt_dropout = gpt { dropout = 0.1 }
+
+--- Makes a model in float64 whose weights are all drawn at random.
+---@param name string
+---@return nnscaler.nn.Module
+function M.new(name)
+  local model = M[name].make()
+  model:to 'float64'
+  for _, entry in ipairs(model:named_parameters()) do
+    entry.param.init = { kind = 'normal', mean = 0, std = 0.5 }
+  end
+  return model
+end
+
+return M

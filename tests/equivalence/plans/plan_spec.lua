@@ -1,0 +1,36 @@
+--- Every plan against one device, in float64: loss, weight of the step, every gradient and the
+--- initial weights, on rank threads. The matrix is data.
+local base = require 'nnscaler._C.base'
+local comm = require 'nnscaler._C.comm'
+
+local models = { 'mlp', 'branches', 'sigmoids', 'gpt', 'gpt_dropout' }
+
+-- name, policy, plan_ngpus, ranks, micro-batches, pas_config
+local plans = {
+  { 'dp 2', 'dp', 1, 2, 3 },
+  { 'dp 4', 'dp', 1, 4, 6 },
+  { 'data 2', 'data', 2, 2, 3 },
+  { 'data 4', 'data', 4, 4, 3 },
+  { 'tp 2', 'tp', 2, 2, 3 },
+  { 'tp 2 again', 'tp', 2, 2, 3, { seed = 2 } },
+  { 'tp 4', 'tp', 4, 4, 3, { seed = 3 } },
+  { 'tp 2 x dp 2', 'tp', 2, 4, 3, { seed = 4 } },
+}
+
+describe('under a plan,', function()
+  for _, model in ipairs(models) do
+    for _, plan in ipairs(plans) do
+      it(('%s, %s'):format(model, plan[1]), function()
+        local results = comm.run_local(plan[4], 'tests.equivalence.plans.rank', base.json_encode {
+          model = model, policy = plan[2], plan = plan[3], world = plan[4],
+          micro_batches = plan[5], pas_config = plan[6] or {},
+        })
+        for r, text in ipairs(results) do
+          local result = base.json_decode(text)
+          assert.is_true(result.worst <= 1e-11, ('rank %d: %s differs by %.3g\n%s'):format(r - 1,
+            result.where, result.worst, result.plan))
+        end
+      end)
+    end
+  end
+end)

@@ -1,0 +1,80 @@
+--- What each rank of the plan matrix runs: the reference on one device, the program under the plan,
+--- and the comparison of this rank's parts.
+local Eager = require 'nnscaler.runtime.eager'
+local Program = require 'nnscaler.runtime.program'
+local T = require 'nnscaler.tensor'
+local base = require 'nnscaler._C.base'
+local models = require 'tests.equivalence.plans.models'
+
+-- ‖a − b‖ / ‖b‖, or ‖a − b‖ where b is zero.
+local function distance(a, b)
+  if b:numel() == 0 then return 0 end
+  local scale = b:norm():item()
+  return (a - b):norm():item() / (scale > 0 and scale or 1)
+end
+
+-- The part of a whole tensor that a leaf of the program describes.
+local function part(whole, leaf)
+  if not leaf.start then return whole end
+  for d, start in ipairs(leaf.start) do whole = whole:narrow(d - 1, start, leaf.shape[d]) end
+  return whole
+end
+
+return function(argument)
+  local case = base.json_decode(argument)
+  require('nnscaler.log').set_level 'warning'
+  local job = {
+    seed = 5, pas_policy = case.policy, pas_config = case.pas_config,
+    compute_config = { plan_ngpus = case.plan, runtime_ngpus = case.world },
+  }
+  local generator, all = T.generator(11), {}
+  for k = 1, case.micro_batches do all[k] = models[case.model].sample(generator, k) end
+
+  local eager = Eager.new(models.new(case.model), { seed = 5 })
+  local want = eager:train_step(all, { step = 3, seed = 5 })
+
+  local program = Program.new(models.new(case.model), job)
+  program:prepare(all[1])
+  local units, mine = case.world / case.plan, {}
+  local unit = math.floor(program.sharing.rank / case.plan)
+  for k = unit + 1, case.micro_batches, units do mine[#mine + 1] = all[k] end
+  local got = program:train_step(mine, { step = 3, seed = 5 })
+
+  local worst, where, cut, whole_bytes, local_bytes = 0, 'nothing', 0, 0, 0
+  local function note(d, what)
+    if not (d <= worst) then worst, where = d, what end
+  end
+  note(math.abs(got.loss - want.loss) / math.max(1e-30, math.abs(want.loss)), 'loss')
+  note(math.abs(got.weight - want.weight), 'weight')
+  local total = 0
+  for _, p in ipairs(eager.parameters) do
+    local g = eager:grad(p.name)
+    if g then total = total + g:norm():item() ^ 2 end
+  end
+  for i, leaf in ipairs(program.shares) do
+    local name = leaf.name
+    local reference = eager.parameters[i]
+    assert(reference.name == name)
+    local weight = reference.data.kind == 'parameter' and reference.data.data or reference.data
+    whole_bytes = whole_bytes + weight:numel()
+    local_bytes = local_bytes + program.parameters[i].data:numel()
+    if leaf.start then cut = cut + 1 end
+    assert(program.parameters[i].data:detach():equal(part(weight:detach(), leaf)),
+      name .. ': initial weights differ')
+    local a, b = program:grad(name), eager:grad(name)
+    assert((a == nil) == (b == nil), name .. ': only one has a gradient')
+    if b then
+      -- A gradient that is zero by structure is rounding noise on both sides.
+      local noise = b:norm():item() <= 1e-10 * math.sqrt(total)
+      if noise then
+        assert(a:norm():item() <= 1e-10 * math.sqrt(total), name .. ' is not zero')
+      else
+        note(distance(a, part(b, leaf)), name)
+      end
+    end
+  end
+  return base.json_encode {
+    worst = worst, where = where, cut = cut, whole = whole_bytes, own = local_bytes,
+    plan = program.sharing.plan:text(),
+  }
+end
