@@ -79,6 +79,12 @@ Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const Te
     const Step& step = adapter.steps[s];
     const TensorType type{step.after.local_shape(whole.shape, device_), whole.dtype};
     const Shape ranks = group(step.before, step.axes);
+    if (step.primitive != Primitive::all_reduce && !std::is_sorted(ranks.begin(), ranks.end()))
+      fail(
+          ErrorKind::plan,
+          "[lower.exchange] the parts of {} lie on devices in descending order; expected ascending "
+          "devices along every axis",
+          to_string(step.before));
     const int64_t dim = step.dim;
     const auto length = [&](int d) {
       return step.after.local_shape(whole.shape, device_).at(static_cast<size_t>(d));

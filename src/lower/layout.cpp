@@ -207,8 +207,11 @@ bool sort_devices(Layout& layout) {
 
 bool align(Layout& a, Layout& b, const Shape& shape) {
   Layout x = a, y = b;
-  // Ascending devices, so that positions in a group are coordinates along its axis.
-  if (!sort_devices(x) || !sort_devices(y)) return false;
+  // Ascending devices where a mesh allows it: then positions in a group are coordinates.
+  if (!sort_devices(x) || !sort_devices(y)) {
+    x = a;
+    y = b;
+  }
   if (x.devices != y.devices) return false;
   if (x.devices.size() > 1) {
     const auto sizes = common_sizes(x.axes, y.axes);

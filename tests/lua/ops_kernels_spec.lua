@@ -198,7 +198,8 @@ describe('attention', function()
     assert.error_matches(function() ours.attention(q, T.zeros { 1, 2, 4, 6 }, q) end,
       'query Float [1, 2, 4, 8], key Float [1, 2, 4, 6]', 1, true)
     local none = T.zeros { 1, 2, 0, 8 }
-    assert.error_matches(function() ours.attention(q, none, none) end, '4 queries and no key; expected at least one', 1, true)
+    assert.error_matches(function() ours.attention(q, none, none) end,
+      '4 queries and no key; expected at least one', 1, true)
     assert.error_matches(function() ours.attention_backward(q, q, q, q, q, q) end,
       'logsumexp [1, 2, 4, 8]; expected the shape of the query', 1, true)
   end)

@@ -42,7 +42,7 @@ return function(argument)
 
   local worst, where, cut, whole_bytes, local_bytes = 0, 'nothing', 0, 0, 0
   local function note(d, what)
-    if not (d <= worst) then worst, where = d, what end
+    if d > worst or d ~= d then worst, where = d, what end
   end
   note(math.abs(got.loss - want.loss) / math.max(1e-30, math.abs(want.loss)), 'loss')
   note(math.abs(got.weight - want.weight), 'weight')
