@@ -10,11 +10,13 @@ Command run_command() {
                       {"CHANGES", Takes::texts,
                        "key.sub=value sets a key or a parameter of the "
                        "recipe, key.sub! deletes a key"}},
-      .options = {{"--metrics", Takes::text, "write one JSON object a step", "FILE.jsonl"},
+      .options = {{"-n,--ranks", Takes::integer, "ranks that train together (threads)", "N"},
+                  {"--metrics", Takes::text, "write one JSON object a step", "FILE.jsonl"},
                   {"--log-level", Takes::text, "debug, info, warning, error or off", "LEVEL"},
                   {"--print-config", Takes::flag, "print the complete job as YAML and stop"}},
       .examples = {"nnscaler run recipes/nanogpt.lua preset=tiny",
                    "nnscaler run job.yaml optimizer.args.lr=3e-4 checkpoint.resume_from=last",
+                   "nnscaler run recipes/nanogpt.lua -n 2 pas_policy=tp",
                    "nnscaler run recipes/nanogpt.lua --help"},
       .notes =
           "With a recipe, --help lists its own parameters. docs/configuration.md lists all keys.",

@@ -57,6 +57,13 @@ constexpr Key kKeys[] = {
   {"gen_savedir", text, "./.nnscaler", "folder", "Where generated programs are written."},
   {"gen_reuse", choice, "auto", "", "`match`: use a program whose key agrees; `override`: always write anew; `moo`: match or override; `auto`: moo.", false, -1e300, "auto match override moo"},
 
+  // --- several devices
+  {"compute_config", group, "", "", "Devices of a plan and of the run."},
+  {"compute_config.plan_ngpus", integer, "", "devices", "Devices that one plan spans (a scale unit); the number of ranks if not given, 1 under `dp` and `fsdp`.", true, 1},
+  {"compute_config.runtime_ngpus", integer, "", "ranks", "All ranks, a multiple of plan_ngpus: each plan_ngpus of them train on samples of their own. The number of ranks if not given.", true, 1},
+  {"pas_policy", function, "dp", "", "What is split and where it runs: `dp`, `data`, `tp`, a module of your own, or `function(graph, cfg)`.", true},
+  {"pas_config", map, "{}", "", "Keys of the policy.", true},
+
   // --- checkpoints
   {"checkpoint", group, "", "", "Saving and resuming."},
   {"checkpoint.save_dir", text, "./checkpoints", "folder", "Where checkpoints are written."},

@@ -12,6 +12,7 @@ local M = {}
 ---@field metrics? string
 ---@field log_level? string
 ---@field print_config? boolean
+---@field ranks? integer rank threads of this process
 
 --- Loads the job that the command line names, with its flags as changes.
 ---@param opts nnscaler.run.Opts
@@ -35,7 +36,13 @@ function M.run(opts)
     print((loaded:text():gsub('\n$', '')))
     return 0
   end
-  require('nnscaler.trainer').new(loaded):run()
+  local ranks = opts.ranks or 1
+  if ranks == 1 then
+    require('nnscaler.trainer').new(loaded):run()
+    return 0
+  end
+  local comm, base = require 'nnscaler._C.comm', require 'nnscaler._C.base'
+  comm.run_local(ranks, 'nnscaler.commands.run_rank', base.json_encode(opts))
   return 0
 end
 

@@ -103,9 +103,21 @@ end
 
 --- Multiplies the collected gradients by a factor.
 ---@param factor number
----@return number norm 2-norm of all of them after that
-function Optimizer:scale(factor)
-  return require('nnscaler._C.train').scale_and_norm(self.gradients, factor)
+---@param sharing? nnscaler.Sharing of several ranks
+---@return number norm 2-norm of all of them after that, over all ranks
+function Optimizer:scale(factor, sharing)
+  local scale_and_norm = require('nnscaler._C.train').scale_and_norm
+  if not sharing then return scale_and_norm(self.gradients, factor) end
+  -- What several ranks hold counts once.
+  local lists, counts = {}, {}
+  for i, slot in ipairs(self.active) do
+    local n = sharing:holders(slot.name)
+    if not lists[n] then lists[n], counts[#counts + 1] = {}, n end
+    table.insert(lists[n], self.gradients[i])
+  end
+  local total = 0
+  for _, n in ipairs(counts) do total = total + scale_and_norm(lists[n], factor) ^ 2 / n end
+  return math.sqrt(sharing:over_all({ total })[1])
 end
 
 --- Clips the collected gradients to a global norm as torch.nn.utils.clip_grad_norm_ does.

@@ -8,8 +8,8 @@ local lower = require 'nnscaler._C.lower'
 local M = {}
 
 -- A program's file: the first specialisation of a mode has the plain name.
-local function file_name(program, mode, first)
-  local stem = mode == 'training' and 'gencode0' or 'gencode0.eval'
+local function file_name(program, mode, first, rank)
+  local stem = ('gencode%d%s'):format(rank or 0, mode == 'training' and '' or '.eval')
   if not first then stem = stem .. '.' .. program:key():match('graph=(%x%x%x%x%x%x%x%x)') end
   return stem .. '.lua'
 end
@@ -19,14 +19,15 @@ local function safe(name) return (name:gsub('[^%w_%-]', '_')) end
 --- Text of the program to run and where it lies: an existing file with the same key, edited or not,
 --- or a new one. Without a folder nothing is written.
 ---@param program nnscaler.Program
----@param opts { folder?: string, reuse?: string, model: string, mode: string, first: boolean }
+---@param opts { folder?: string, reuse?: string, model: string, mode: string, first: boolean,
+---  rank?: integer }
 ---@return string text, string chunk
 function M.obtain(program, opts)
   if not opts.folder or opts.folder == '' then
-    return program:lua(), '=gencode0:' .. opts.mode
+    return program:lua(), ('=gencode%d:%s'):format(opts.rank or 0, opts.mode)
   end
   local folder = opts.folder .. '/' .. safe(opts.model)
-  local path = folder .. '/' .. file_name(program, opts.mode, opts.first)
+  local path = folder .. '/' .. file_name(program, opts.mode, opts.first, opts.rank)
   local reuse = opts.reuse or 'auto'
   if base.file_exists(path) then
     local text = base.file_read(path, 'codegen.read')

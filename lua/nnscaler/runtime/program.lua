@@ -60,6 +60,7 @@ function Engine:build(graph, training)
   local text, chunk = files.obtain(program, {
     folder = self.job.gen_savedir, reuse = self.job.gen_reuse, mode = mode,
     model = self.model.class_name or 'model', first = not self.written[mode],
+    rank = shared and shared.rank,
   })
   self.written[mode] = true
   local segments = load_program(text, chunk)
@@ -80,6 +81,7 @@ function Engine:take_parts(program)
   for _, list in ipairs { self.shares, program:buffers() } do
     for _, leaf in ipairs(list) do parts[leaf.name] = leaf end
   end
+  self.sharing.parts = parts
   local function part(name, parameter)
     local leaf = parts[name]
     local start = leaf.start
@@ -124,11 +126,12 @@ end
 --- Makes the engine; the model's parameters are materialised on the job's device.
 ---@param model nnscaler.nn.Module
 ---@param job table seed, device, forward_args, gen_savedir, gen_reuse
+---@param shared? nnscaler.Sharing of several ranks; made from the job if not given
 ---@return nnscaler.ProgramEngine
-function M.new(model, job)
+function M.new(model, job, shared)
   local self = setmetatable({ model = model, job = job, written = {}, seeds = {} }, Engine)
   model:assign_paths()
-  self.sharing = sharing.new(job)
+  self.sharing = shared or sharing.new(job)
   if not self.sharing then
     model:materialize(job.seed or 0, job.device)
     add_leaves(self)

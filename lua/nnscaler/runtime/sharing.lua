@@ -21,7 +21,8 @@ function M.new(job)
   local world = comm.current()
   local config = job.compute_config or {}
   local size = world and world:size() or 1
-  local plan_ngpus = config.plan_ngpus or (job.pas_policy == 'dp' and 1 or size)
+  local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
+  local plan_ngpus = config.plan_ngpus or (whole and 1 or size)
   local runtime_ngpus = config.runtime_ngpus or size
   if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then return nil end
   if runtime_ngpus ~= size then
@@ -71,6 +72,72 @@ function Sharing:reduce(shares, gradient)
       groups.group(share.reduce):all_reduce(gradient(share))
     end
   end
+end
+
+--- Sums numbers over all ranks, or takes the greatest of each.
+---@param numbers number[]
+---@param how? 'sum'|'max'
+---@return number[]
+function Sharing:over_all(numbers, how)
+  local t = tensor.tensor(numbers, { dtype = 'float64' })
+  return groups.group(self.everybody):all_reduce(t, how or 'sum'):tolist()
+end
+
+--- Waits for all ranks.
+function Sharing:barrier() groups.group(self.everybody):barrier() end
+
+--- How many ranks hold this part of a parameter.
+---@param name string
+---@return integer
+function Sharing:holders(name) return self.parts[name].holders end
+
+--- The whole of a weight, or of a tensor that lies as the weight does. A collective.
+---@param name string
+---@param data nnscaler.Tensor this rank's part
+---@return nnscaler.Tensor
+function Sharing:full(name, data)
+  local leaf = self.parts[name]
+  if not self:is_cut(name) then return data end
+  local group = groups.group(self.everybody)
+  local mine = table.concat(leaf.start or {}, ',') .. ';' .. table.concat(leaf.shape, ',')
+  local whole = tensor.empty(leaf.whole or leaf.shape, { dtype = data.dtype, device = data.device })
+  local seen = {}
+  for r, place in ipairs(group:exchange(mine)) do
+    if not seen[place] then
+      seen[place] = true
+      local target = whole
+      local starts, sizes = place:match '^(.*);(.*)$'
+      local d, size = 0, sizes:gmatch '%d+'
+      for start in starts:gmatch '%d+' do
+        target = target:narrow(d, tonumber(start), tonumber(size()))
+        d = d + 1
+      end
+      local part = r - 1 == self.rank and data:detach():contiguous() or target:contiguous()
+      group:broadcast(part, r - 1)
+      target:copy_(part)
+    end
+  end
+  return whole
+end
+
+-- Whether any rank holds less than the whole of a weight; agreed by all.
+function Sharing:is_cut(name)
+  self.cut = self.cut or {}
+  if self.cut[name] == nil then
+    self.cut[name] = self:over_all({ self.parts[name].start and 1 or 0 }, 'max')[1] == 1
+  end
+  return self.cut[name]
+end
+
+--- This rank's part of a whole tensor.
+---@param name string
+---@param whole nnscaler.Tensor
+---@return nnscaler.Tensor
+function Sharing:part(name, whole)
+  local leaf = self.parts[name]
+  if not leaf.start then return whole end
+  for d, start in ipairs(leaf.start) do whole = whole:narrow(d - 1, start, leaf.shape[d]) end
+  return whole:contiguous()
 end
 
 --- Sums numbers over the scale units.

@@ -18,8 +18,8 @@ function M.run(t)
   local count = t.val_loader.per_epoch
   if t.args.max_val_steps then count = math.min(count, t.args.max_val_steps * t.span.per_step) end
   local total, weight = 0, 0
-  for i = 0, count - 1 do
-    if process.pending_signal() then
+  for i = t.unit, count - 1, t.units do
+    if not t.sharing and process.pending_signal() then
       t:say('warning', 'The evaluation after %d steps was interrupted.', t.step)
       return nil
     end
@@ -29,6 +29,7 @@ function M.run(t)
     hooks:fire('on_val_step_end', t, outputs)
     if n > 0 then total, weight = total + n * loss, weight + n end
   end
+  if t.sharing then total, weight = unpack(t.sharing:sum { total, weight }) end
   if weight == 0 then
     fail('data', 'trainer.evaluate', ('the %d micro-batches of validation data hold no label that '
       .. 'counts; expected at least one'):format(count))

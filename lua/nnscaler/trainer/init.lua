@@ -38,7 +38,8 @@ Trainer.__index = Trainer
 ---@return nnscaler.Trainer
 function M.new(job)
   return setmetatable({
-    args = job, rank = 0, world_size = 1, seed = job.seed or 0, step = 0, epoch = 0, epoch_step = 0,
+    args = job, rank = 0, world_size = 1, units = 1, unit = 0,
+    seed = job.seed or 0, step = 0, epoch = 0, epoch_step = 0,
     best_loss = math.huge, log = log.logger 'nnscaler.trainer', loggers = {}, hooks = hooks.new(),
   }, Trainer)
 end
@@ -83,7 +84,7 @@ local function with_traceback(err)
 end
 
 local function draw_curve(t)
-  if t.args.checkpoint.no_save or t.step == 0 then return end
+  if t.args.checkpoint.no_save or t.step == 0 or t.rank ~= 0 then return end
   local path = t.args.checkpoint.save_dir .. '/loss.svg'
   base.make_folder(t.args.checkpoint.save_dir)
   base.file_write(path, plot.losses {

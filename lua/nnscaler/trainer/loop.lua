@@ -9,6 +9,14 @@ local M = {}
 
 local signal_names = { [2] = 'SIGINT', [15] = 'SIGTERM' }
 
+-- The signal that came, on any rank: all stop at the same step.
+local function pending_signal(t)
+  local signal = process.pending_signal()
+  if not t.sharing then return signal end
+  local any = t.sharing:over_all({ signal or 0 }, 'max')[1]
+  return any > 0 and any or nil
+end
+
 -- Why the run ends here, in words, or nil.
 local function reason_to_stop(t)
   local args, span = t.args, t.span
@@ -54,7 +62,7 @@ local function after_step(t, metrics, result)
   t.history:add_train(t.step, metrics.train_loss)
   t:log_metrics(metrics, 'train')
   hooks:fire('on_step_end', t, t.step, metrics, result)
-  t.signal = t.signal or process.pending_signal()
+  t.signal = t.signal or pending_signal(t)
   local reason = reason_to_stop(t)
   local epoch_ended = t.epoch_step == t.span.steps_per_epoch
   t.progress:show(t.epoch, t.epoch_step, t.step, metrics, reason ~= nil or epoch_ended)
@@ -64,7 +72,7 @@ local function after_step(t, metrics, result)
   end
   evaluate_and_save(t, epoch_ended, reason ~= nil)
   if not reason then -- a hook or a signal during evaluation
-    t.signal = t.signal or process.pending_signal()
+    t.signal = t.signal or pending_signal(t)
     reason = reason_to_stop(t)
     if reason then evaluate_and_save(t, epoch_ended, true) end
   end

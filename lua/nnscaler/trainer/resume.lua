@@ -4,6 +4,7 @@ local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
 local history = require 'nnscaler.trainer.history'
 local saver = require 'nnscaler.trainer.saver'
+local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
@@ -50,8 +51,21 @@ function M.run(t)
   t.hooks:fire('on_load_checkpoint', t, saved)
   saved:check(weights)
   check_position(t, state, path)
-  t.optimizer:load_state { counts = state.updates, tensors = saved:optimizer() }
+  local optimizer = saved:optimizer()
+  if t.sharing then
+    for _, entry in ipairs(optimizer) do
+      entry.data = t.sharing:part(entry.parameter, entry.data)
+    end
+  end
+  t.optimizer:load_state { counts = state.updates, tensors = optimizer }
   saved:copy_to(weights)
+  if t.sharing then
+    for i, parameter in ipairs(t.engine.parameters) do
+      tensor.no_grad(function()
+        parameter.data:copy_(t.sharing:part(parameter.name, weights[i].data))
+      end)
+    end
+  end
   t.step, t.best_loss = state.step, state.best_loss
   t.train_loss, t.val_loss = state.train_loss, state.val_loss
   t.history = history.new(state.history)

@@ -18,9 +18,10 @@ end
 ---@param engine nnscaler.Engine
 ---@return table[]
 function M.weights(engine)
-  local list = {}
+  local list, sharing = {}, engine.sharing -- several ranks: a collective
   for _, parameter in ipairs(engine.parameters) do
-    list[#list + 1] = { name = parameter.name, data = parameter.data, kind = 'parameter' }
+    local data = sharing and sharing:full(parameter.name, parameter.data) or parameter.data
+    list[#list + 1] = { name = parameter.name, data = data, kind = 'parameter' }
   end
   for _, buffer in ipairs(engine.buffers) do
     if buffer.persistent then
@@ -64,6 +65,11 @@ function M.save(t)
     pointers[#pointers + 1] = 'best'
   end
   local optimizer = t.optimizer:state()
+  if t.sharing then
+    for _, entry in ipairs(optimizer.tensors) do
+      entry.data = t.sharing:full(entry.parameter, entry.data)
+    end
+  end
   local contents = {
     epoch = epoch, step = t.step, weights = M.weights(t.engine), optimizer = optimizer.tensors,
     aliases = t.model:tied_names(), pointers = pointers, keep = options.keep_last_n_checkpoints,
@@ -76,7 +82,8 @@ function M.save(t)
     },
   }
   t.hooks:fire('on_save_checkpoint', t, contents)
-  t.last_checkpoint = checkpoint.save(options.save_dir, contents)
+  if t.rank == 0 then t.last_checkpoint = checkpoint.save(options.save_dir, contents) end
+  if t.sharing then t.sharing:barrier() end
   t.saved_step = t.step
 end
 

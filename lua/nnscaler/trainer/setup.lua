@@ -15,6 +15,7 @@ local progress = require 'nnscaler.trainer.progress'
 local resume = require 'nnscaler.trainer.resume'
 local sample_of = require 'nnscaler.runtime.sample'
 local schedules = require 'nnscaler.schedules'
+local sharing = require 'nnscaler.runtime.sharing'
 
 local M = {}
 
@@ -36,8 +37,8 @@ end
 
 -- Settings of LibTorch that hold for the whole process. On a GPU some operators have no
 -- deterministic form: LibTorch warns of those.
-local function set_process(job)
-  door.set_num_threads(job.threads or process.processors())
+local function set_process(job, ranks)
+  door.set_num_threads(job.threads or math.max(1, math.floor(process.processors() / ranks)))
   door.set_deterministic(true, job.device ~= nil and job.device ~= 'cpu')
 end
 
@@ -73,7 +74,12 @@ end
 
 local function make_engine(t)
   local name = t.args.eager and 'eager' or 'program'
-  t.engine = require('nnscaler.runtime.' .. name).new(t.model, t.args)
+  if t.args.eager and t.sharing then
+    fail('usage', 'trainer.eager', ('eager=true runs on one device; the run has %d ranks')
+      :format(t.world_size), 'leave out eager, or run with one rank')
+  end
+  t.engine = require('nnscaler.runtime.' .. name).new(t.model, t.args, t.sharing)
+  if t.sharing then t.engine:prepare(t.train_loader:get(0)) end
   t.engine_name = name
 end
 
@@ -95,14 +101,24 @@ local function describe(t)
   t.log.info('Device: %s, threads: %d, engine: %s', t.args.device or 'cpu',
     door.get_num_threads(), t.engine_name)
   t.log.info('Parameters: %s%s', format.grouped(all), frozen)
+  if t.sharing then
+    t.log.info('Ranks: %d, policy: %s, %d device(s) a plan, %d scale unit(s), global batch: %d '
+      .. 'samples', t.world_size, tostring(t.args.pas_policy), t.sharing.plan_ngpus, t.units,
+      t.span.per_step * t.args.micro_batch_size)
+  end
 end
 
 ---@param t nnscaler.Trainer
 function M.run(t)
   local job = t.args
-  set_process(job)
+  t.sharing = sharing.new(job)
+  if t.sharing then
+    t.rank, t.world_size = t.sharing.rank, t.sharing.size
+    t.units, t.unit = t.sharing.units, t.sharing.unit
+  end
+  set_process(job, t.world_size)
   t.hooks = hooks.new(job.hook)
-  local per_step = batches.accumulation(job, 1)
+  local per_step = batches.accumulation(job, t.units) * t.units
   t.model = M.model(job)
   t.train_loader, t.val_loader, t.dataset = loaders(job)
   t.span = batches.span(job, t.train_loader.per_epoch, per_step)
@@ -122,8 +138,10 @@ function M.run(t)
     steps_per_epoch = t.span.steps_per_epoch,
   }
   local list = {}
-  for _, item in ipairs(job.log or {}) do list[#list + 1] = item end
-  if job.metrics then list[#list + 1] = { type = 'jsonl', args = { path = job.metrics } } end
+  if t.rank == 0 then -- metrics are the same on all ranks
+    for _, item in ipairs(job.log or {}) do list[#list + 1] = item end
+    if job.metrics then list[#list + 1] = { type = 'jsonl', args = { path = job.metrics } } end
+  end
   t.loggers = loggers.new(list)
   for _, logger in ipairs(t.loggers) do logger:setup(t) end
   t.hooks:fire('after_setup', t)

@@ -30,7 +30,8 @@ end
 local function fetch(t)
   local first, count = batches.micro_batches(t.span, t.epoch, t.epoch_step)
   local samples = {}
-  for k = 1, count do samples[k] = t.train_loader:get(first + k - 1) end
+  local units, unit = t.units, t.unit
+  for k = unit, count - 1, units do samples[#samples + 1] = t.train_loader:get(first + k) end
   return samples
 end
 
@@ -45,7 +46,7 @@ local function update(t, result)
     return 0, lr
   end
   optimizer:collect(function(name) return t.engine:grad(name) end)
-  local gnorm = optimizer:scale(1 / result.weight)
+  local gnorm = optimizer:scale(1 / result.weight, t.sharing)
   hooks:fire('before_gnorm_clip', t)
   local usable = is_usable(t, result.loss, gnorm)
   if usable then optimizer:clip(gnorm, t.args.optimizer.clip_gnorm or 0) end

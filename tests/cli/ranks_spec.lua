@@ -1,0 +1,64 @@
+--- `nnscaler run -n N`: several ranks give the losses and norms of one, under every policy that
+--- runs today, and go on from each other's checkpoints.
+local base = require 'nnscaler._C.base'
+local shell = require 'tests.cli.support.shell'
+
+local folder, remove = shell.folder()
+local job = 'recipes/nanogpt.lua preset=tiny layers=2 width=32 block=16 precision=fp64 '
+  .. 'max_val_steps=2 global_batch_size=8 dropout=0.1 threads=1'
+
+local function train(name, more)
+  local out, code = shell.nnscaler(('run %s checkpoint.save_dir=%s/%s gen_savedir=%s/%s.gen --metrics '
+    .. '%s/%s.jsonl %s'):format(job, folder, name, folder, name, folder, name, more))
+  assert.equal(0, code, out)
+  local rows = {}
+  for line in base.file_read(('%s/%s.jsonl'):format(folder, name)):gmatch '[^\n]+' do
+    rows[#rows + 1] = base.json_decode(line)
+  end
+  return rows
+end
+
+local function near(want, got)
+  assert.equal(#want, #got)
+  for i, row in ipairs(want) do
+    for _, key in ipairs { 'train_loss', 'gnorm', 'val_loss' } do
+      if row[key] then
+        local off = math.abs(row[key] - got[i][key]) / row[key]
+        assert.is_true(off <= 1e-10, ('step %d: %s differs by %.3g'):format(i, key, off))
+      end
+    end
+  end
+end
+
+describe('several ranks', function()
+  teardown(remove)
+  local want = train('one', 'max_train_steps=6')
+
+  for _, case in ipairs {
+    { 'dp', '-n 2 pas_policy=dp' }, { 'tp', '-n 2 pas_policy=tp' },
+    { 'data', '-n 2 pas_policy=data' },
+    { 'tp_dp', '-n 4 pas_policy=tp compute_config.plan_ngpus=2' },
+  } do
+    it('train as one does: ' .. case[2], function()
+      near(want, train(case[1], 'max_train_steps=6 ' .. case[2]))
+    end)
+  end
+
+  it('go on from a checkpoint that another plan wrote', function()
+    train('cross', 'max_train_steps=6 stop_after_steps=3 -n 2 pas_policy=tp pas_config.seed=3')
+    local rows = train('cross', 'max_train_steps=6 checkpoint.resume_from=last -n 2 pas_policy=dp')
+    near(want, rows)
+  end)
+
+  it('name what does not fit', function()
+    local out = shell.nnscaler(('run %s max_train_steps=1 -n 2 eager=true gen_savedir=%s/e'):format(job,
+      folder))
+    assert.matches('%[trainer.eager%] eager=true runs on one device; the run has 2 ranks', out)
+    out = shell.nnscaler(('run %s max_train_steps=1 -n 2 compute_config.runtime_ngpus=4'):format(job))
+    assert.matches('compute_config.runtime_ngpus is 4; the run has 2 ranks', out)
+    out = shell.nnscaler(('run %s max_train_steps=1 -n 2 pas_policy=no_such'):format(job))
+    assert.matches("no policy 'no_such'", out)
+    out = shell.nnscaler(('run %s max_train_steps=1 -n 2 pas_policy=pp'):format(job))
+    assert.matches('pipelines are not lowered yet', out)
+  end)
+end)
