@@ -26,7 +26,9 @@ build: setup ## compile (build/nnscaler)
 	@$(MAKE) --no-print-directory $(build)/build.ninja
 	@ninja -C $(build)
 
-run: build ## train a small GPT on Shakespeare and print a sample
+run: setup ## train a small GPT on Shakespeare and print a sample
+	@$(MAKE) --no-print-directory $(build)/build.ninja
+	@ninja -C $(build) nnscaler libnnscaler_torch.so
 	$(bin) run recipes/nanogpt.lua preset=cpu checkpoint.save_dir=checkpoints/nanogpt
 	$(bin) generate checkpoints/nanogpt/last --tokens 400
 

@@ -131,8 +131,8 @@ local function key_of(value, out)
     out[#out + 1] = value.dtype .. '[' .. table.concat(value.shape, ',') .. ']'
   elseif type(value) == 'table' then
     out[#out + 1] = '{'
-    for _, k in ipairs(sorted_keys(value)) do
-      out[#out + 1] = tostring(k) .. '='
+    for i, k in ipairs(sorted_keys(value)) do
+      out[#out + 1] = (i > 1 and ', ' or '') .. tostring(k) .. '='
       key_of(value[k], out)
     end
     out[#out + 1] = '}'

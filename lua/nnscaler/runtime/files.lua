@@ -21,7 +21,7 @@ local function safe(name) return (name:gsub('[^%w_%-]', '_')) end
 ---@param program nnscaler.Program
 ---@param opts { folder?: string, reuse?: string, model: string, mode: string, first: boolean,
 ---  rank?: integer }
----@return string text, string chunk
+---@return string text, string chunk, string|nil path
 function M.obtain(program, opts)
   if not opts.folder or opts.folder == '' then
     return program:lua(), ('=gencode%d:%s'):format(opts.rank or 0, opts.mode)
@@ -39,7 +39,7 @@ function M.obtain(program, opts)
       else
         log.info('Program %s is up to date', path)
       end
-      return text, '@' .. path
+      return text, '@' .. path, path
     end
     if edited then
       fail('state', 'codegen.edited', ('%s was edited by hand, but belongs to another %s'):format(
@@ -57,7 +57,7 @@ function M.obtain(program, opts)
   base.make_folder(folder)
   base.file_write(path, text, 'codegen.write')
   log.info('Program written to %s', path)
-  return text, '@' .. path
+  return text, '@' .. path, path
 end
 
 return M

@@ -57,12 +57,13 @@ function Engine:build(graph, training)
   report(program)
   if shared and not self.shares then self:take_parts(program) end
   local mode = training and 'training' or 'evaluation'
-  local text, chunk = files.obtain(program, {
+  local text, chunk, path = files.obtain(program, {
     folder = self.job.gen_savedir, reuse = self.job.gen_reuse, mode = mode,
     model = self.model.class_name or 'model', first = not self.written[mode],
     rank = shared and shared.rank,
   })
   self.written[mode] = true
+  self.paths[#self.paths + 1] = path
   local segments = load_program(text, chunk)
   local constants = {}
   for i, c in ipairs(program:constants()) do
@@ -129,7 +130,7 @@ end
 ---@param shared? nnscaler.Sharing of several ranks; made from the job if not given
 ---@return nnscaler.ProgramEngine
 function M.new(model, job, shared)
-  local self = setmetatable({ model = model, job = job, written = {}, seeds = {} }, Engine)
+  local self = setmetatable({ model = model, job = job, written = {}, seeds = {}, paths = {} }, Engine)
   model:assign_paths()
   self.sharing = shared or sharing.new(job)
   if not self.sharing then
@@ -154,6 +155,16 @@ function Engine:prepare(sample)
   local args, n = sample_of.arguments(self.job, sample)
   args.n = n
   self.training:get(args, true)
+end
+
+--- Writes the program for samples of this kind, as far as it is not there yet.
+---@param sample any
+---@param training boolean
+function Engine:compile(sample, training)
+  local args, n = sample_of.arguments(self.job, sample)
+  args.n = n
+  local cache = training and self.training or self.evaluation
+  cache:get(args, training)
 end
 
 --- Forgets all gradients.

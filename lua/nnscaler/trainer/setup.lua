@@ -108,8 +108,9 @@ local function describe(t)
   end
 end
 
+--- Makes what a program is written of: model, data and engine.
 ---@param t nnscaler.Trainer
-function M.run(t)
+function M.build(t)
   local job = t.args
   t.sharing = sharing.new(job)
   if t.sharing then
@@ -117,13 +118,19 @@ function M.run(t)
     t.units, t.unit = t.sharing.units, t.sharing.unit
   end
   set_process(job, t.world_size)
-  t.hooks = hooks.new(job.hook)
   local per_step = batches.accumulation(job, t.units) * t.units
   t.model = M.model(job)
   t.train_loader, t.val_loader, t.dataset = loaders(job)
   t.span = batches.span(job, t.train_loader.per_epoch, per_step)
   set_precision(t)
   make_engine(t)
+end
+
+---@param t nnscaler.Trainer
+function M.run(t)
+  local job = t.args
+  t.hooks = hooks.new(job.hook)
+  M.build(t)
   t.optimizer = optim.new(job.optimizer, t.engine.parameters)
   t.schedule = schedules.new(job.lr_scheduler, {
     lr = t.optimizer.lr, total_steps = t.span.total_steps,
