@@ -198,10 +198,12 @@ std::string FunctionWriter::arguments(const Instr& instr) {
   };
   while (last > 0 && (is_default(instr, instr.args[last - 1]) || by_name(instr.args[last - 1])))
     --last;
-  // Below `last` all is positional unless a name has come before.
+  // Below `last` all is positional up to the first argument that is left out or named.
+  bool in_order = true;
   for (size_t i = 0; i < instr.args.size(); ++i) {
     const NamedArg& a = instr.args[i];
-    if (i < last && named.empty() && !(by_name(a) && !std::holds_alternative<Ref>(a.value))) {
+    in_order = in_order && i < last && !(by_name(a) && !std::holds_alternative<Ref>(a.value));
+    if (in_order) {
       positional += (i == 0 ? "" : ", ") + value(a.value, instr);
       continue;
     }

@@ -21,6 +21,15 @@ void no_slope(B& b) {
   b.give("self", b("aten::zeros_like", b.grad()));
 }
 
+// Of complex numbers: across the direction, scaled by the size; zero for real ones.
+void sgn(B& b) {
+  if (!is_complex(b.dtype("self"))) return no_slope(b);
+  const Ref size = b("aten::abs", b.in("self"));
+  const Ref along = b.e.mul(b.out(), b("aten::real", b.e.div(b.grad(), b.out())));
+  const Ref slope = b.e.div(b.e.sub(b.grad(), along), size);
+  b.give("self", b("aten::masked_fill.Scalar", slope, b("aten::eq.Scalar", size, 0.0), 0.0));
+}
+
 // Keeps the gradient where `mask` holds, zero elsewhere.
 Ref keep_where(B& b, Ref mask, Ref gradient) {
   return b("aten::where.ScalarOther", mask, gradient, 0.0);
@@ -29,45 +38,61 @@ Ref zero_where(B& b, Ref mask, Ref gradient) {
   return b("aten::masked_fill.Scalar", gradient, mask, 0.0);
 }
 
-Ref compare(B& b, const char* name, Ref x, const Arg& bound) {
-  const std::string op =
-      fmt::format("aten::{}.{}", name, std::holds_alternative<Ref>(bound) ? "Tensor" : "Scalar");
-  return b(op, x, bound);
+// max and min of two tensors: a tie halves the gradient.
+void extremum(B& b, const char* loses, const char* other) {
+  const Ref a = b.in("self"), c = b.in(other);
+  const Ref tie = b("aten::eq.Tensor", a, c);
+  const Ref shared = b("aten::where.self", tie, b.e.mul(b.grad(), 0.5), b.grad());
+  const std::string op = fmt::format("aten::{}.Tensor", loses);
+  if (b.needs("self")) b.give("self", zero_where(b, b(op, a, c), shared));
+  if (b.needs(other)) b.give(other, zero_where(b, b(op, c, a), shared));
+}
+
+// Between numbers the border has slope 0.
+void clamp_numbers(B& b) {
+  const Ref x = b.in("self");
+  Ref inside;
+  if (b.has("min")) inside = b("aten::gt.Scalar", x, b.arg("min"));
+  if (b.has("max")) {
+    const Ref below = b("aten::lt.Scalar", x, b.arg("max"));
+    inside = inside.id < 0 ? below : b("aten::logical_and", inside, below);
+  }
+  b.give("self", keep_where(b, inside, b.grad()));
+}
+
+// Between tensors a tie with one bound halves the gradient, with both leaves it whole; crossed
+// bounds give max.
+void clamp_tensors(B& b) {
+  const Ref x = b.in("self"), low = b.in("min"), high = b.in("max"), g = b.grad();
+  const Ref at_low = b("aten::eq.Tensor", x, low), at_high = b("aten::eq.Tensor", x, high);
+  const Ref half = b.e.mul(g, 0.5);
+  if (b.needs("self")) {
+    const Ref outside =
+        b("aten::logical_or", b("aten::lt.Tensor", x, low), b("aten::gt.Tensor", x, high));
+    const Ref tie = b("aten::logical_xor", at_low, at_high);
+    b.give("self", zero_where(b, outside, b("aten::where.self", tie, half, g)));
+  }
+  // Of a bound: all beyond it, half at it where the other is further on.
+  const Ref apart = b("aten::lt.Tensor", low, high);
+  const auto bound = [&](const Ref& beyond, const Ref& at) {
+    const Ref shared = keep_where(b, b("aten::logical_and", at, apart), half);
+    return b("aten::where.self", beyond, g, shared);
+  };
+  if (b.needs("min"))
+    b.give("min", bound(b("aten::logical_and", b("aten::lt.Tensor", x, low),
+                          b("aten::le.Tensor", low, high)),
+                        at_low));
+  if (b.needs("max"))
+    b.give("max", bound(b("aten::logical_or", b("aten::gt.Tensor", x, high),
+                          b("aten::lt.Tensor", high, low)),
+                        at_high));
 }
 
 void clamp(B& b) {
-  const Ref x = b.in("self"), g = b.grad();
-  const bool low = b.has("min"), high = b.has("max");
-  Ref above, below;
-  if (low) above = compare(b, "ge", x, b.arg("min"));
-  if (high) below = compare(b, "le", x, b.arg("max"));
-  Ref inside = above;
-  if (high) inside = low ? b("aten::logical_and", above, below) : below;
-  b.give("self", low || high ? keep_where(b, inside, g) : g);
-  // Of the bounds: min where x < min < max, max where max < x or max < min.
-  if (b.needs("min")) {
-    Ref mask = b("aten::lt.Tensor", x, b.in("min"));
-    if (high) mask = b("aten::logical_and", mask, compare(b, "lt", b.in("min"), b.arg("max")));
-    b.give("min", keep_where(b, mask, g));
-  }
-  if (b.needs("max")) {
-    Ref mask = b("aten::gt.Tensor", x, b.in("max"));
-    if (low) mask = b("aten::logical_or", mask, compare(b, "lt", b.in("max"), b.arg("min")));
-    b.give("max", keep_where(b, mask, g));
-  }
-}
-
-void clamp_min(B& b) {
-  const Ref g = b.grad();
-  b.give("self", keep_where(b, compare(b, "ge", b.in("self"), b.arg("min")), g));
-  if (b.needs("min"))
-    b.give("min", keep_where(b, b("aten::lt.Tensor", b.in("self"), b.in("min")), g));
-}
-void clamp_max(B& b) {
-  const Ref g = b.grad();
-  b.give("self", keep_where(b, compare(b, "le", b.in("self"), b.arg("max")), g));
-  if (b.needs("max"))
-    b.give("max", keep_where(b, b("aten::gt.Tensor", b.in("self"), b.in("max")), g));
+  if (b.is_tensor("min") && b.is_tensor("max")) return clamp_tensors(b);
+  if (b.is_tensor("min")) return extremum(b, "lt", "min");
+  if (b.is_tensor("max")) return extremum(b, "gt", "max");
+  clamp_numbers(b);
 }
 
 void add(B& b) {
@@ -102,17 +127,6 @@ void div(B& b) {
   const Ref share = b.e.div(b.grad(), other);
   b.give("self", share);
   if (b.needs("other")) b.give("other", b.e.neg(b.e.mul(share, b.e.conj(b.out()))));
-}
-
-// max and min of two tensors: a tie halves the gradient.
-void extremum(B& b, const char* loses) {
-  const Ref a = b.in("self"), c = b.in("other");
-  const Ref tie = b("aten::eq.Tensor", a, c);
-  const Ref shared = b("aten::where.self", tie, b.e.mul(b.grad(), 0.5), b.grad());
-  if (b.needs("self"))
-    b.give("self", zero_where(b, b(fmt::format("aten::{}.Tensor", loses), a, c), shared));
-  if (b.needs("other"))
-    b.give("other", zero_where(b, b(fmt::format("aten::{}.Tensor", loses), c, a), shared));
 }
 
 void pow(B& b) {
@@ -170,7 +184,8 @@ void modulus(B& b, const char* rounding) {
 
 void atan2(B& b) {
   const Ref y = b.in("self"), x = b.in("other");
-  const Ref scale = b.e.div(b.grad(), b.e.add(b.e.mul(y, y), b.e.mul(x, x)));
+  const Ref square = b.e.add(b.e.mul(y, y), b.e.mul(x, x));
+  const Ref scale = zero_where(b, b("aten::eq.Scalar", square, 0.0), b.e.div(b.grad(), square));
   if (b.needs("self")) b.give("self", b.e.mul(scale, x));
   if (b.needs("other")) b.give("other", b.e.neg(b.e.mul(scale, y)));
 }
@@ -266,11 +281,6 @@ const std::vector<Rule>& rules() {
                [](B& b) {
                  b.give("self", b("aten::hardtanh_backward", b.grad(), b.in("self"), 0.0, 6.0));
                }),
-      gradient("aten::gelu",
-               [](B& b) {
-                 b.give("self", b("aten::gelu_backward", b.grad(), b.in("self"),
-                                  b.text("approximate", "none")));
-               }),
       gradient("aten::silu",
                [](B& b) { b.give("self", b("aten::silu_backward", b.grad(), b.in("self"))); }),
       gradient("aten::mish",
@@ -331,7 +341,7 @@ const std::vector<Rule>& rules() {
       gradient("aten::neg", [](B& b) { b.give("self", b.e.neg(b.grad())); }),
       gradient("aten::abs", abs),
       gradient("aten::square",
-               [](B& b) { b.give("self", b.e.mul(b.e.mul(b.grad(), b.in("self")), 2)); }),
+               [](B& b) { b.give("self", b.e.mul(times_conj(b, b.grad(), b.in("self")), 2)); }),
       gradient("aten::sqrt", [](B& b) { b.give("self", b.e.div(b.grad(), b.e.mul(b.out(), 2))); }),
       gradient("aten::rsqrt",
                [](B& b) {
@@ -403,7 +413,7 @@ const std::vector<Rule>& rules() {
                  b.give("self", keep_where(b, finite, b.grad()));
                }),
       gradient("aten::sign", no_slope),
-      gradient("aten::sgn", no_slope),
+      gradient("aten::sgn", sgn),
       gradient("aten::ceil", no_slope),
       gradient("aten::floor", no_slope),
       gradient("aten::round", no_slope),
@@ -415,8 +425,8 @@ const std::vector<Rule>& rules() {
                  b.give("value", b.grad());
                }),
       gradient("aten::clamp", clamp),
-      gradient("aten::clamp_min", clamp_min),
-      gradient("aten::clamp_max", clamp_max),
+      gradient("aten::clamp_min", clamp),
+      gradient("aten::clamp_max", clamp),
 
       // --- of two
       gradient("aten::add", add),
@@ -425,10 +435,10 @@ const std::vector<Rule>& rules() {
       gradient("aten::mul", mul),
       gradient("aten::div", div),
       gradient("aten::pow", pow),
-      gradient("aten::maximum", [](B& b) { extremum(b, "lt"); }),
-      gradient("aten::minimum", [](B& b) { extremum(b, "gt"); }),
-      gradient("aten::max.other", [](B& b) { extremum(b, "lt"); }),
-      gradient("aten::min.other", [](B& b) { extremum(b, "gt"); }),
+      gradient("aten::maximum", [](B& b) { extremum(b, "lt", "other"); }),
+      gradient("aten::minimum", [](B& b) { extremum(b, "gt", "other"); }),
+      gradient("aten::max.other", [](B& b) { extremum(b, "lt", "other"); }),
+      gradient("aten::min.other", [](B& b) { extremum(b, "gt", "other"); }),
       gradient("aten::remainder", [](B& b) { modulus(b, "floor"); }),
       gradient("aten::fmod", [](B& b) { modulus(b, "trunc"); }),
       gradient("aten::atan2", atan2),
@@ -443,7 +453,7 @@ const std::vector<Rule>& rules() {
 
       // --- conversions
       expands("aten::alias", [](Forward& f) { return same_tensor(f, "self"); }),
-      expands("aten::contiguous", [](Forward& f) { return same_tensor(f, "self"); }),
+      gradient("aten::contiguous", cast_back),
       gradient("aten::clone", cast_back),
       gradient("aten::to", cast_back),
       gradient("aten::type_as", cast_back),
@@ -454,7 +464,9 @@ const std::vector<Rule>& rules() {
       gradient("aten::view_as_complex",
                [](B& b) { b.give("self", b("aten::view_as_real", b.grad())); }),
       gradient("aten::view_as_real",
-               [](B& b) { b.give("self", b("aten::view_as_complex", b.grad())); }),
+               [](B& b) {
+                 b.give("self", b("aten::view_as_complex", b("aten::contiguous", b.grad())));
+               }),
       gradient("aten::polar", polar),
   };
   return table;

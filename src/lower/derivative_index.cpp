@@ -100,8 +100,11 @@ void index_fill(B& b) {
   if (b.needs("self"))
     b.give("self",
            b("aten::index_fill.int_Scalar", b.grad(), b.integer("dim"), b.in("index"), 0.0));
-  if (b.needs("value"))
-    b.give("value", b("aten::index_select", b.grad(), b.integer("dim"), b.in("index")));
+  if (b.needs("value")) {  // an index that comes twice counts once
+    const Ref rest =
+        b("aten::index_fill.int_Scalar", b.grad(), b.integer("dim"), b.in("index"), 0.0);
+    b.give("value", b.e.sub(b.grad(), rest));
+  }
 }
 
 const std::vector<Rule>& rules() {

@@ -36,8 +36,10 @@ bool nll(Forward& f) {
 
 void nll_back(B& b) {
   const bool spatial = b.op() == "aten::nll_loss2d_forward";
+  // The kernel lays the gradient out as the scores are, but takes dense memory only.
+  const Ref scores = spatial ? b("aten::contiguous", b.in("self")) : b.in("self");
   b.give("self", b(spatial ? "aten::nll_loss2d_backward" : "aten::nll_loss_backward", b.grad(),
-                   b.in("self"), b.in("target"), b.in("weight"), b.integer("reduction"),
+                   scores, b.in("target"), b.in("weight"), b.integer("reduction"),
                    b.integer("ignore_index"), b.out(1)));
 }
 
@@ -166,6 +168,7 @@ void kl_div(B& b) {
   }
   if (b.needs("self")) b.give("self", b.e.neg(b.e.mul(t, g)));  // t (log t - x)
   if (b.needs("target")) {
+    // At 0 the slope is -∞, and autograd's not a number; here it is 0.
     const Ref slope = b.e.mul(b.e.add(b.e.sub(b("aten::log", t), x), 1), g);
     b.give("target", b("aten::masked_fill.Scalar", slope, b("aten::eq.Scalar", t, 0.0), 0.0));
   }
@@ -180,10 +183,8 @@ void bce(B& b) {
     b.give("self", b("aten::binary_cross_entropy_backward", g, x, t, b.in("weight"),
                      b.integer("reduction", kMean)));
   if (b.needs("target")) {
-    const Ref low =
-        b("aten::clamp", b("aten::log", b("aten::rsub.Scalar", x, 1.0)), -100.0, nullptr);
-    const Ref high = b("aten::clamp", b("aten::log", x), -100.0, nullptr);
-    Ref slope = b.e.mul(b.e.sub(low, high), spread(b, broadcast_shape(b)));
+    const Ref low = b("aten::log", b("aten::rsub.Scalar", x, 1.0));
+    Ref slope = b.e.mul(b.e.sub(low, b("aten::log", x)), spread(b, broadcast_shape(b)));
     if (b.has("weight")) slope = b.e.mul(slope, b.in("weight"));
     b.give("target", slope);
   }

@@ -24,6 +24,24 @@ void embedding(B& b) {
                        .front());
 }
 
+// --- gelu
+// -----------------------------------------------------------------------------------------
+
+// Where our kernel is better than ATen's.
+std::string gelu_kernel(const CallContext& c) {
+  return c.e.device() == "cpu" && c.dtype("self") == DType::f32 ? "nnscaler::gelu" : "aten::gelu";
+}
+bool gelu(Forward& f) {
+  const std::string kernel = gelu_kernel(f);
+  if (kernel == f.op()) return false;
+  f.result(f(kernel, f.in("self"), f.text("approximate", "none")));
+  return true;
+}
+void gelu_back(B& b) {
+  b.give("self",
+         b(gelu_kernel(b) + "_backward", b.grad(), b.in("self"), b.text("approximate", "none")));
+}
+
 // --- normalisation ------------------------------------------------------------------------------
 
 bool layer_norm(Forward& f) {
@@ -199,8 +217,9 @@ void composed_attention(Forward& f) {
   const Shape q = f.shape("query"), k = f.shape("key");
   const auto heads = [&](std::string_view name) {
     const Ref x = f.in(name);
+    if (!f.boolean("enable_gqa")) return x;
     const int64_t have = f.e.shape(x).at(f.e.shape(x).size() - 3), want = q.at(q.size() - 3);
-    if (!f.boolean("enable_gqa") || have == want) return x;
+    if (have == want) return x;
     return f.grad_call("aten::repeat_interleave.self_int", x, want / have, -3);
   };
   const Ref keys = f.grad_call("aten::transpose.int", heads("key"), -2, -1);
@@ -238,8 +257,17 @@ void composed_attention(Forward& f) {
 
 bool attention(Forward& f) {
   if (fused_serves(f, f.tape())) {
-    f.result(f.grad_call("aten::_scaled_dot_product_flash_attention_for_cpu", f.in("query"),
-                         f.in("key"), f.in("value"), 0.0, f.boolean("is_causal"), additive_mask(f),
+    if (!f.has("attn_mask")) {
+      f.result(f.grad_call("nnscaler::attention", f.in("query"), f.in("key"), f.in("value"),
+                           f.boolean("is_causal"), f.arg("scale")));
+      return true;
+    }
+    // ATen's kernel takes dense rows for granted.
+    const auto dense = [&](const char* name) {
+      return f.grad_call("aten::contiguous", f.in(name));
+    };
+    f.result(f.grad_call("aten::_scaled_dot_product_flash_attention_for_cpu", dense("query"),
+                         dense("key"), dense("value"), 0.0, false, additive_mask(f),
                          f.arg("scale")));
     return true;
   }
@@ -258,9 +286,19 @@ void flash_back(B& b) {
   b.give("value", outs[2]);
 }
 
+void attention_back(B& b) {
+  const auto outs =
+      b.e.emit("nnscaler::attention_backward", b.grad(), b.in("query"), b.in("key"), b.in("value"),
+               b.out(0), b.out(1), b.boolean("is_causal"), b.arg("scale"));
+  b.give("query", outs[0]);
+  b.give("key", outs[1]);
+  b.give("value", outs[2]);
+}
+
 const std::vector<Rule>& rules() {
   static const std::vector<Rule> table = {
       gradient("aten::embedding", embedding),
+      rewrite("aten::gelu", gelu, gelu_back),
       rewrite("aten::layer_norm", layer_norm, layer_norm_back),
       rewrite("aten::rms_norm", rms_norm, rms_norm_back),
       rewrite("aten::group_norm", group_norm, group_norm_back),
@@ -269,6 +307,7 @@ const std::vector<Rule>& rules() {
       gradient("nnscaler::dropout", dropout_back),
       expands("aten::scaled_dot_product_attention", attention),
       gradient("aten::_scaled_dot_product_flash_attention_for_cpu", flash_back),
+      gradient("nnscaler::attention", attention_back),
       gradient("aten::_safe_softmax",
                [](B& b) {
                  b.give("self", b("aten::_softmax_backward_data", b.grad(), b.out(),

@@ -112,6 +112,7 @@ const std::vector<Signature>& signatures() {
       {"aten::logical_and", "self other"},
       {"aten::logical_not", "self"},
       {"aten::logical_or", "self other"},
+      {"aten::logical_xor", "self other"},
       {"aten::lt.Scalar", "self other"},
       {"aten::lt.Tensor", "self other"},
       {"aten::masked_fill.Scalar", "self mask value"},
@@ -197,7 +198,11 @@ const std::vector<Signature>& signatures() {
       {"aten::where.ScalarOther", "condition self other"},
       {"aten::where.self", "condition self other"},
       {"aten::zeros_like", "self dtype"},
+      {"nnscaler::attention", "query key value is_causal scale"},
+      {"nnscaler::attention_backward", "grad_out query key value out logsumexp is_causal scale"},
       {"nnscaler::dropout", "input p key seed step micro offset full"},
+      {"nnscaler::gelu", "self approximate"},
+      {"nnscaler::gelu_backward", "grad_output self approximate"},
   };
   return table;
 }

@@ -35,13 +35,14 @@ void check_shapes(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v)
          q.size(2));
 }
 
+// The kernels, ATen's too, take it for granted that an element's right neighbour is the next.
+at::Tensor with_whole_rows(const at::Tensor& x) {
+  return x.stride(3) == 1 || x.size(3) == 1 ? x : x.contiguous();
+}
+
 #if defined(__x86_64__)
 bool served(const at::Tensor& x) {
   return x.scalar_type() == at::kFloat && have_avx2();
-}
-
-at::Tensor with_whole_rows(const at::Tensor& x) {
-  return x.stride(3) == 1 || x.size(3) == 1 ? x : x.contiguous();
 }
 
 HeadShape head_shape(const at::Tensor& q, const at::Tensor& k, bool causal,
@@ -92,8 +93,9 @@ std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::
     return {out, logsumexp};
   }
 #endif
-  return at::_scaled_dot_product_flash_attention_for_cpu(query, key, value, 0.0, is_causal, {},
-                                                         scale);
+  return at::_scaled_dot_product_flash_attention_for_cpu(
+      with_whole_rows(query), with_whole_rows(key), with_whole_rows(value), 0.0, is_causal, {},
+      scale);
 }
 
 // Room for the gradients of q, k and v: of equal lengths, as one [batch, length, 3, heads, width].
@@ -145,7 +147,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
   }
 #endif
   const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      grad_out, query, key, value, out, logsumexp, 0.0, is_causal, {}, scale);
+      with_whole_rows(grad_out), with_whole_rows(query), with_whole_rows(key),
+      with_whole_rows(value), out, logsumexp, 0.0, is_causal, {}, scale);
   return {dq.copy_(gq), dk.copy_(gk), dv.copy_(gv)};
 }
 

@@ -1,0 +1,57 @@
+--- The calls that test derivative rules, by rule. A family is a function that adds its rows, a row is
+--- named as the rule and holds calls: lists of arguments (keywords in a last table; n counts them
+--- where some are nil) with
+---   op         full name, where the rule's does not say the overload ('*.dim': of this rule)
+---   fixed      operands (counted among the tensors) without gradients, beside integers
+---   outputs    number of results, each subset of which shall reach the loss
+---   buffers    operands that are buffers of the model
+---   forms      how gradients come (harness.lua); all unless told
+---   fallback   the rule leaves the call to autograd
+---   tolerance  1e-11 unless told
+local T = require 'nnscaler.tensor'
+
+local M = {}
+
+M.families = { 'elementwise', 'reduce', 'shape', 'index', 'nn', 'spatial', 'loss' }
+
+-- Draws tensors, and the sizes A, B, C that calls leave open.
+local function maker(seed)
+  local m = require('nnscaler.verify.samples').maker(seed)
+  local generator = T.generator(seed + 100)
+  local function size() return T.randint(2, 6, {}, { generator = generator }):item() end
+  m.A, m.B, m.C = size(), size(), size()
+  function m.t(...) return (m.i(3, ...) - 1):to 'float64' end
+  function m.z(...) return T.complex(m.f(...), m.f(...)) end
+  -- True in the first column: a mask with it hides no row.
+  function m.first(rows, columns) return T.arange(columns):eq(0):expand { rows, columns } end
+  return m
+end
+
+---@param seed integer
+---@return table<string, table[]>
+function M.all(seed)
+  local m = maker(seed)
+  local rows = {}
+  local function full(name) return name:find '::' and name or 'aten::' .. name end
+  local function add(names, ...)
+    for name in names:gmatch '%S+' do
+      local rule = full(name)
+      rows[rule] = rows[rule] or {}
+      for k = 1, select('#', ...) do
+        local call = select(k, ...)
+        local args = { n = call.n or #call }
+        for i = 1, args.n do args[i] = call[i] end
+        local op = call.op and full((call.op:gsub('%*', name))) or rule
+        rows[rule][#rows[rule] + 1] = { op = op, args = args, fixed = call.fixed,
+          outputs = call.outputs, buffers = call.buffers, forms = call.forms,
+          fallback = call.fallback, tolerance = call.tolerance }
+      end
+    end
+  end
+  for _, family in ipairs(M.families) do
+    require('tests.lua.derivative.' .. family)(add, m)
+  end
+  return rows
+end
+
+return M

@@ -1,0 +1,40 @@
+-- Every derivative rule against LibTorch's autograd, in float64 over two draws of shapes and numbers;
+-- what has no rule by way of its fallback.
+local cases = require 'tests.lua.derivative.cases'
+local harness = require 'tests.lua.derivative.harness'
+local lower = require 'nnscaler._C.lower'
+local sorted_keys = require('nnscaler.sorted').sorted_keys
+
+local seeds = { 1, 2 } -- the second in one form only
+local draws = {}
+for i, seed in ipairs(seeds) do draws[i] = cases.all(seed) end
+
+describe('the derivative of', function()
+  setup(function() require('nnscaler.log').set_level 'error' end)
+  teardown(function() require('nnscaler.log').set_level 'info' end)
+
+  for _, rule in ipairs(lower.rules()) do
+    if not rule.op:find '^comm::' then -- on several ranks: tests/equivalence/plans
+      it(rule.op, function()
+        local problems = {}
+        for i = 1, #seeds do
+          local calls = draws[i][rule.op]
+          assert.is_table(calls, 'no case in tests/lua/derivative')
+          for k, call in ipairs(calls) do
+            local ok, found, _, fallbacks = pcall(harness.check, call, i > 1)
+            if not ok then found = { tostring(found) } end
+            for _, problem in ipairs(found) do
+              problems[#problems + 1] = ('draw %d, case %d of %s: %s'):format(i, k, call.op, problem)
+            end
+            local used = ok and table.concat(sorted_keys(fallbacks), ' ') or ''
+            if (used ~= '') ~= (call.fallback or false) then
+              problems[#problems + 1] = ('case %d of %s: run again under autograd: %s'):format(k,
+                call.op, used == '' and 'nothing' or used)
+            end
+          end
+        end
+        assert.equal('', table.concat(problems, '\n'))
+      end)
+    end
+  end
+end)
