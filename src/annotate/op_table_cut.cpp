@@ -273,6 +273,7 @@ std::vector<OpInfo> cut_rows() {
   Rows rows;
   rows.add({"aten::cat", "aten::concat", "aten::concatenate"},
            {.infer = cat, .annotations = cat_text});
+  rows.add({"nnscaler::join"}, {.infer = cat, .annotations = cat_text, .view = true});
   rows.add({"aten::stack"}, {.infer = stack, .annotations = stack_text});
 
   rows.add({"aten::split", "aten::split_with_sizes", "aten::chunk"},

@@ -89,6 +89,35 @@ Texts class_backward_text(const CallView& call) {
   return {annotation(in, {d.self})};
 }
 
+// --- classes, fused ------------------------------------------------------------------------------
+
+// Rows [N, C] and class numbers; the loss, the log-sum-exp of every row and the divisor of the
+// mean.
+Classes rows_of(const CallView& call) {
+  const Classes c = classes_of(call);
+  if (c.self->shape.size() != 2 || c.probabilities)
+    misfit(call, *c.self, *c.target, "[rows, classes] and class numbers [rows]");
+  return c;
+}
+Types row_loss(const CallView& call) {
+  const Classes c = rows_of(call);
+  const DType dtype = c.self->dtype;
+  return {class_loss(call)[0], {{c.self->shape[0]}, dtype}, {{}, dtype}};
+}
+Texts row_loss_text(const CallView& call) {
+  const ClassDims d = class_dims(rows_of(call), mark_of(reduction(call)));
+  const DimTexts loss = reduction(call) == kNone ? d.target : DimTexts{};
+  return {annotation({d.self, d.target}, {loss, d.target, {}})};
+}
+Types row_loss_backward(const CallView& call) {
+  return {*rows_of(call).self};
+}
+Texts row_loss_backward_text(const CallView& call) {
+  const ClassDims d = class_dims(rows_of(call), "");
+  const DimTexts grad = call.tensor("grad_output").shape.empty() ? DimTexts{} : d.target;
+  return {annotation({grad, d.self, d.target, d.target, {}}, {d.self})};
+}
+
 // --- element by element --------------------------------------------------------------------------
 
 Types loss(const CallView& call) {
@@ -148,6 +177,12 @@ std::vector<OpInfo> loss_rows() {
            {.infer = class_loss_and_weight, .annotations = class_loss_text, .flops = loss_flops});
   rows.add({"aten::nll_loss_backward", "aten::nll_loss2d_backward"},
            {.infer = class_backward, .annotations = class_backward_text, .flops = loss_flops});
+
+  rows.add({"nnscaler::cross_entropy"},
+           {.infer = row_loss, .annotations = row_loss_text, .flops = loss_flops});
+  rows.add(
+      {"nnscaler::cross_entropy_backward"},
+      {.infer = row_loss_backward, .annotations = row_loss_backward_text, .flops = loss_flops});
 
   rows.add({"aten::mse_loss", "aten::l1_loss", "aten::smooth_l1_loss", "aten::huber_loss",
             "aten::binary_cross_entropy", "aten::binary_cross_entropy_with_logits", "aten::kl_div",

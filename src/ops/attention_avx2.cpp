@@ -149,7 +149,7 @@ NNS_AVX2_INLINE void clear_behind(float* row, int64_t seen) {
 // Turns a row of scores into exp(score - largest). Returns largest and the sum.
 NNS_AVX2_INLINE std::pair<float, float> exp_row(float* row, int64_t count) {
   __m256 high = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
-  const __m256 lowest = high, zero = _mm256_setzero_ps();
+  const __m256 lowest = high;
   const int64_t whole = count / kLanes * kLanes;
   const __m256 mask = _mm256_castsi256_ps(first_lanes(count - whole));
   for (int64_t j = 0; j < whole; j += kLanes) high = _mm256_max_ps(high, _mm256_loadu_ps(row + j));
@@ -157,15 +157,15 @@ NNS_AVX2_INLINE std::pair<float, float> exp_row(float* row, int64_t count) {
     high = _mm256_max_ps(high, _mm256_blendv_ps(lowest, _mm256_loadu_ps(row + whole), mask));
   const float largest = largest_lane(high);
   const __m256 shift = _mm256_set1_ps(largest);
-  __m256 sum = zero;
+  __m256 sum = _mm256_setzero_ps();
   for (int64_t j = 0; j < whole; j += kLanes) {
-    const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(row + j), shift), zero);
+    const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(row + j), shift));
     _mm256_storeu_ps(row + j, e);
     sum = _mm256_add_ps(sum, e);
   }
   if (whole < count) {
     const __m256 x = _mm256_sub_ps(_mm256_loadu_ps(row + whole), shift);
-    const __m256 e = _mm256_and_ps(mask, exp8(_mm256_blendv_ps(lowest, x, mask), zero));
+    const __m256 e = _mm256_and_ps(mask, exp8(_mm256_blendv_ps(lowest, x, mask)));
     _mm256_storeu_ps(row + whole, e);
     sum = _mm256_add_ps(sum, e);
   }
@@ -181,7 +181,7 @@ NNS_AVX2_INLINE void weight_row(float* row, float* gradient, int64_t count, floa
   for (int64_t j = 0; j < count; j += kLanes) {
     const __m256 mask = _mm256_castsi256_ps(first_lanes(std::min(kLanes, count - j)));
     const __m256 x = _mm256_and_ps(mask, _mm256_sub_ps(_mm256_loadu_ps(row + j), shift));
-    const __m256 p = _mm256_and_ps(mask, exp8(x, _mm256_setzero_ps()));
+    const __m256 p = _mm256_and_ps(mask, exp8(x));
     const __m256 d = _mm256_and_ps(mask, _mm256_sub_ps(_mm256_loadu_ps(gradient + j), less));
     _mm256_storeu_ps(row + j, p);
     _mm256_storeu_ps(gradient + j, _mm256_mul_ps(p, d));

@@ -36,27 +36,31 @@ NNS_AVX2_INLINE Normal normal8(__m256 x) {
   __m256 a = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
   const __m256 near = _mm256_cmp_ps(a, far, _CMP_NGE_UQ);  // also NaN
   a = _mm256_min_ps(far, a);                               // of a NaN the second operand, a
-  // a² as a rounded square and its rounding error, which matters when it is large.
-  const __m256 half = _mm256_set1_ps(0.5f), square = _mm256_mul_ps(a, a);
-  const __m256 rest = _mm256_fmsub_ps(a, a, square);
-  const __m256 bell = _mm256_and_ps(
-      near, exp8(_mm256_mul_ps(square, _mm256_set1_ps(-0.5f)), _mm256_mul_ps(rest, half)));
+  // exp(-a²/2) of a rounded square and its rounding error, which matters when it is large.
+  const __m256 square = _mm256_mul_ps(a, a), rest = _mm256_fmsub_ps(a, a, square);
+  const __m256 half = _mm256_set1_ps(-0.5f), e = _mm256_mul_ps(square, half);
+  const __m256 k = _mm256_round_ps(_mm256_mul_ps(square, _mm256_set1_ps(-0.5f * 1.44269504f)),
+                                   _MM_FROUND_TO_NEAREST_INT);
+  const __m256 r = _mm256_fmadd_ps(rest, half, less_powers8(e, k));
+  const __m256 bell = _mm256_and_ps(near, exp_parts8(k, r));
   // tail · exp(a²/2) · (1 + a) as a polynomial in t = (a - 4) / (a + 4), least relative error on
   // 0 <= a <= 13.
   const __m256 sum = _mm256_add_ps(a, _mm256_set1_ps(4.0f)), next = _mm256_add_ps(a, one);
   const __m256 inverse = _mm256_div_ps(one, _mm256_mul_ps(sum, next));
   const __m256 t =
       _mm256_mul_ps(_mm256_mul_ps(_mm256_sub_ps(a, _mm256_set1_ps(4.0f)), next), inverse);
-  __m256 p = _mm256_set1_ps(1.039381896e-04f);
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(7.583121769e-04f));
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(-3.910505620e-04f));
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(-5.062384997e-03f));
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(1.795458607e-02f));
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(-3.218473122e-02f));
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(2.859912813e-02f));
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(1.399875060e-02f));
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(-9.670344740e-02f));
-  p = _mm256_fmadd_ps(p, t, _mm256_set1_ps(4.720532298e-01f));
+  const __m256 t2 = _mm256_mul_ps(t, t), t4 = _mm256_mul_ps(t2, t2);
+  const __m256 p0 =
+      _mm256_fmadd_ps(_mm256_set1_ps(-9.670300037e-02f), t, _mm256_set1_ps(4.720532000e-01f));
+  const __m256 p2 =
+      _mm256_fmadd_ps(_mm256_set1_ps(2.858818881e-02f), t, _mm256_set1_ps(1.399946213e-02f));
+  const __m256 p4 =
+      _mm256_fmadd_ps(_mm256_set1_ps(1.801856421e-02f), t, _mm256_set1_ps(-3.220020607e-02f));
+  const __m256 p6 =
+      _mm256_fmadd_ps(_mm256_set1_ps(-4.727350315e-04f), t, _mm256_set1_ps(-4.953800235e-03f));
+  const __m256 high =
+      _mm256_fmadd_ps(_mm256_set1_ps(5.323973019e-04f), t4, _mm256_fmadd_ps(p6, t2, p4));
+  const __m256 p = _mm256_fmadd_ps(high, t4, _mm256_fmadd_ps(p2, t2, p0));
   return {_mm256_mul_ps(_mm256_mul_ps(p, bell), _mm256_mul_ps(sum, inverse)), bell};
 }
 
@@ -74,7 +78,7 @@ NNS_AVX2_INLINE Gate gate8(__m256 x) {
   const __m256 twice = _mm256_set1_ps(1.59576912f), cubic = _mm256_set1_ps(0.044715f);
   const __m256 one = _mm256_set1_ps(1.0f), square = _mm256_mul_ps(x, x);
   const __m256 u = _mm256_mul_ps(_mm256_mul_ps(twice, x), _mm256_fmadd_ps(cubic, square, one));
-  const __m256 e = exp8(_mm256_or_ps(u, _mm256_set1_ps(-0.0f)), _mm256_setzero_ps());
+  const __m256 e = exp8(_mm256_or_ps(u, _mm256_set1_ps(-0.0f)));
   const __m256 tail = _mm256_div_ps(e, _mm256_add_ps(one, e));
   const __m256 slope =
       _mm256_mul_ps(twice, _mm256_fmadd_ps(_mm256_set1_ps(3 * 0.044715f), square, one));

@@ -51,11 +51,29 @@ local function attention(size, batch, heads, length, width)
     end)
 end
 
+local function cross_entropy(size, rows, classes)
+  local x, at = randn(rows, classes), T.randint(0, classes, { rows }, { generator = g })
+  local grad = T.ones({})
+  local _, sums, weight = ours.cross_entropy(x, at)
+  local logs = aten.log_softmax(x, -1)
+  compare('cross_entropy ' .. size, function() ours.cross_entropy(x, at) end,
+    function() aten.nll_loss_forward(aten._log_softmax(x, 1, false), at, nil, 1, -100) end)
+  compare('cross_entropy_backward ' .. size,
+    function() ours.cross_entropy_backward(grad, x, at, sums, weight) end,
+    function()
+      local d = aten.nll_loss_backward(grad, logs, at, nil, 1, -100, weight)
+      aten._log_softmax_backward_data(d, logs, 1, 'float32')
+    end)
+end
+
 local function run()
   gelu('tiny', randn(4, 32, 256))
   gelu('baby', randn(12, 256, 1536))
   attention('tiny', 4, 4, 32, 16)
   attention('baby', 12, 6, 256, 64)
+  cross_entropy('tiny', 128, 65)
+  cross_entropy('baby', 3072, 65)
+  cross_entropy('words', 256, 50257)
 end
 
 for threads = 1, 2 do

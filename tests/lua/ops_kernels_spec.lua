@@ -31,7 +31,7 @@ local function on_threads(fn)
   door.set_num_threads(2)
   local two = { fn() }
   door.set_num_threads(before)
-  for i = 1, #one do assert.is_true(one[i]:equal(two[i])) end
+  for i = 1, #one do assert.is_true(aten.allclose(one[i], two[i], 0, 0, true)) end
   return unpack(one)
 end
 
@@ -79,8 +79,10 @@ describe('gelu', function()
         local y32, g32 = on_threads(function()
           return ours.gelu(x32, how), ours.gelu_backward(d32, x32, how)
         end)
-        assert.is_true(error_of(y32, aten.gelu(x, how)) < 3e-7)
-        assert.is_true(error_of(g32, aten.gelu_backward(d, x, how)) < 5e-7)
+        assert.is_true(error_of(y32, aten.gelu(x, how)) < 1e-6)
+        -- The derivative has a root, near which only its absolute error is small.
+        local gap = g32:to('float64') - aten.gelu_backward(d, x, how)
+        assert.is_true(x:numel() == 0 or gap:abs():amax():item() < 5e-7 * d:abs():amax():item())
       end
     end)
 
@@ -142,7 +144,9 @@ describe('attention', function()
           local q, k, v, grad = views(shape[1], shape[2], shape[3], shape[4], shape[5], dtype)
           local scale = i % 2 == 0 and 0.3 or 1 / math.sqrt(shape[5])
           local how = { scale = scale }
-          local mine = { on_threads(function()
+          -- ATen's kernel, which serves float64, may change bits with the threads.
+          local run = dtype == 'float32' and on_threads or function(fn) return fn() end
+          local mine = { run(function()
             local out, sums = ours.attention(q, k, v, causal, how)
             return out, sums, ours.attention_backward(grad, q, k, v, out, sums, causal, how)
           end) }
@@ -203,4 +207,91 @@ describe('attention', function()
     assert.error_matches(function() ours.attention_backward(q, q, q, q, q, q) end,
       'logsumexp [1, 2, 4, 8]; expected the shape of the query', 1, true)
   end)
+end)
+
+describe('cross_entropy', function()
+  it('equals ATen with every reduction', function()
+    for _, shape in ipairs { { 1, 1 }, { 7, 65 }, { 300, 13 }, { 33, 1000 }, { 0, 5 } } do
+      for reduction = 0, 2 do
+        for _, smoothing in ipairs { 0, 0.1 } do
+          local x = (randn(shape) * 3):to('float32')
+          local at = T.randint(0, shape[2], { shape[1] }, { generator = g })
+          local ignored = shape[1] > 1 and at:select(0, 0):item() or -100
+          local grad = reduction == 0 and randn({ shape[1] }, 'float32') or randn({}, 'float32')
+          for _, dtype in ipairs { 'float32', 'float64' } do
+            local limit = dtype == 'float32' and 1e-6 or 1e-12
+            local leaf = x:to('float64'):requires_grad_()
+            local truth = aten.cross_entropy_loss(leaf, at, nil, reduction, ignored, smoothing)
+            truth:backward(grad:to('float64'))
+            local own, d = x:to(dtype), grad:to(dtype)
+            local loss, _, dx = on_threads(function()
+              local loss, sums, weight = ours.cross_entropy(own, at, reduction, ignored, smoothing)
+              return loss, sums, ours.cross_entropy_backward(d, own, at, sums, weight, reduction,
+                ignored, smoothing)
+            end)
+            if shape[1] > 0 then
+              assert.is_true(error_of(loss, truth:detach()) < limit)
+              assert.is_true(error_of(dx, leaf.grad) < limit)
+            else
+              assert.same(truth.shape, loss.shape)
+              assert.same(shape, dx.shape)
+            end
+          end
+        end
+      end
+    end
+  end)
+
+  it('takes views and passes on NaN', function()
+    local x = randn({ 9, 6 }, 'float32')
+    local at = T.arange(12, { dtype = 'int64' }):remainder(9):slice(0, 0, 12, 2)
+    local a, s = ours.cross_entropy(x:t(), at)
+    local b, t = ours.cross_entropy(x:t():contiguous(), at:contiguous())
+    assert.is_true(a:equal(b) and s:equal(t))
+    local bad = T.full({ 1, 9 }, 0 / 0)
+    assert.is_true(ours.cross_entropy(bad, T.zeros({ 1 }, { dtype = 'int64' })):isnan():item())
+  end)
+
+  it('refuses what does not fit', function()
+    local x, at = randn { 2, 3 }, T.tensor({ 0, 3 }, { dtype = 'int64' })
+    assert.error_matches(function() ours.cross_entropy(x, at) end,
+      'target 3 of row 1; expected 0 to 2', 1, true)
+    assert.error_matches(function() ours.cross_entropy(x, at:to('float64')) end,
+      'target Double [2]; expected', 1, true)
+    assert.error_matches(function() ours.cross_entropy(x, at, 3) end,
+      'reduction 3; expected 0, 1 or 2', 1, true)
+    assert.error_matches(function() ours.cross_entropy(x, at, 1, -100, 2) end,
+      'label_smoothing 2; expected 0 to 1', 1, true)
+    assert.error_matches(function()
+      ours.cross_entropy_backward(x, x, at, x, T.ones({}))
+    end, '6 gradients and 6 sums of rows; expected 1 and 2', 1, true)
+  end)
+end)
+
+describe('join', function()
+  it('is a view where parts lie side by side, else cat', function()
+    local x = randn { 4, 6, 5 }
+    local a, b, c = x:narrow(1, 0, 2), x:narrow(1, 2, 1), x:narrow(1, 3, 3)
+    local all = ours.join({ a, b, c }, -2)
+    assert.is_true(all:equal(x))
+    all:select(0, 0):fill_(7)
+    assert.is_true(a:select(0, 0):eq(7):all():item())
+    for _, parts in ipairs { { b, a }, { a, c }, { a, randn { 4, 1, 5 } } } do
+      local joined = ours.join(parts, 1)
+      assert.is_true(joined:equal(aten.cat(parts, 1)))
+      local before = parts[1]:clone()
+      joined:fill_(3)
+      assert.is_true(parts[1]:equal(before))
+    end
+    assert.error_matches(function() ours.join({ a }, 3) end,
+      'dimension 3 of tensors of 3 dimensions', 1, true)
+    assert.error_matches(function() ours.join({}, 0) end, 'no tensors', 1, true)
+  end)
+end)
+
+it('kernels for engines refuse to be differentiated', function()
+  local x = randn({ 3, 4 }):requires_grad_()
+  assert.error_matches(function() ours.gelu(x) end, 'nnscaler::gelu has no derivative', 1, true)
+  assert.error_matches(function() ours.join { x } end, 'nnscaler::join has no derivative', 1, true)
+  T.no_grad(function() assert.same({ 3, 4 }, ours.gelu(x).shape) end)
 end)

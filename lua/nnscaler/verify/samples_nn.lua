@@ -134,6 +134,10 @@ local function losses(add, m)
     add('nll_loss2d_backward', { n = 7, each and f(2, 4, 4) or f(), f(2, 10, 4, 4), i(10, 2, 4, 4),
       nil,
       reduction, -100, total })
+    add('nnscaler::cross_entropy', { scores, classes, reduction },
+      { scores, classes, reduction, 3, 0.1 })
+    add('nnscaler::cross_entropy_backward',
+      { each and f(6) or f(), scores, classes, f(6), total, reduction, 3, 0.1 })
     add('mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss kl_div',
       { f(4, 6), f(4, 6), reduction })
     add('binary_cross_entropy', { n = 4, pos(4, 6), pos(4, 6), nil, reduction })

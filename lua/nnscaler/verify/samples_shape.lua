@@ -34,7 +34,8 @@ return function(add, m)
   add('tril triu', { f(4, 6) }, { f(2, 4, 4), 1 })
   add('linalg_inv inverse', { f(2, 4, 4), tolerance = 1e-9 })
 
-  add('cat concat concatenate', { { f(4, 6), f(2, 6) } }, { { f(4, 6), f(4, 2) }, 1 })
+  add('cat concat concatenate nnscaler::join', { { f(4, 6), f(2, 6) } },
+    { { f(4, 6), f(4, 2) }, 1 })
   add('stack', { { f(4, 6), f(4, 6) } }, { { f(4, 6), f(4, 6), f(4, 6) }, -1 })
   add('split', { f(4, 6), 4, 1 }, { op = 'split.sizes', f(4, 6), { 1, 3 } })
   add('split_with_sizes', { f(4, 6), { 2, 4 }, 1 })
