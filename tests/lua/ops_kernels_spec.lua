@@ -230,8 +230,12 @@ describe('cross_entropy', function()
                 ignored, smoothing)
             end)
             if shape[1] > 0 then
-              assert.is_true(error_of(loss, truth:detach()) < limit)
-              assert.is_true(error_of(dx, leaf.grad) < limit)
+              local off = (loss:to('float64') - truth:detach()):abs():amax():item()
+              assert.is_true(off < limit * math.max(1, truth:detach():abs():amax():item()))
+              -- A row that is right has a gradient that cancels: measured by what cancels.
+              local share = reduction == 1 and 1 / shape[1] or 1
+              local gap = (dx:to('float64') - leaf.grad):abs():amax():item()
+              assert.is_true(gap < limit * share * grad:abs():amax():item())
             else
               assert.same(truth.shape, loss.shape)
               assert.same(shape, dx.shape)
