@@ -26,13 +26,14 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-int lower_graph(lua_State* L) {  // (graph [, { device =, plan =, rank = }]) → program
+int lower_graph(lua_State* L) {  // (graph [, { device =, plan =, rank =, stage = }]) → program
   const graph::Graph& graph = check_graph(L, 1);
   lower::Options options;
   if (lua_istable(L, 2)) {
     const std::string device = script::field_string(L, 2, "device", "cpu");
     options.device = device.substr(0, device.find(':'));
     options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
+    options.stage = static_cast<int>(script::field_int(L, 2, "stage", 0));
     lua_getfield(L, 2, "plan");
     if (!lua_isnil(L, -1))
       options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));

@@ -123,6 +123,22 @@ int plan_match(lua_State* L) {  // (plan, graph): throws unless the plan is for 
   plan::match(check_plan(L, 1), check_graph(L, 2));
   return 0;
 }
+int plan_info(lua_State* L) {  // (plan) → { stages = lists of devices, schedule =, chunks = }
+  const plan::Plan& plan = check_plan(L, 1);
+  lua_createtable(L, 0, 3);
+  lua_createtable(L, plan.stages, 0);
+  for (int s = 0; s < plan.stages; ++s) {
+    const auto& devices = plan.stage_devices[static_cast<size_t>(s)];
+    script::push_ints(L, {devices.begin(), devices.end()});
+    lua_rawseti(L, -2, s + 1);
+  }
+  lua_setfield(L, -2, "stages");
+  script::push_string(L, plan.schedule);
+  lua_setfield(L, -2, "schedule");
+  lua_pushinteger(L, plan.chunks);
+  lua_setfield(L, -2, "chunks");
+  return 1;
+}
 int plan_from_json(lua_State* L) {  // (text) → plan
   push_plan(L, plan::from_json(check_string(L, 1)));
   return 1;
@@ -164,6 +180,7 @@ int open(lua_State* L) {
                                 {{"text", guarded<plan_text>},
                                  {"json", guarded<plan_json>},
                                  {"hash", guarded<plan_hash>},
+                                 {"info", guarded<plan_info>},
                                  {"match", guarded<plan_match>}});
   script::make_type<BuilderHandle>(L, kBuilderType,
                                    {{"partition", guarded<partition>},

@@ -272,6 +272,7 @@ void FunctionWriter::call(const Instr& instr) {
   // Results of a list are unpacked; trailing ones that nobody wants are left out.
   size_t count = instr.outs.size();
   while (count > 0 && instr.outs[count - 1] < 0) --count;
+  if (count == 0) return put(right, instr);
   std::string left;
   std::vector<std::string> new_locals;
   bool all_local = true, any_local = false;

@@ -213,10 +213,16 @@ std::vector<Range> overlap(const std::vector<Range>& a, const std::vector<Range>
   return out;
 }
 
-// Every target piece is put together from the pieces of the sources; a device that holds a region
-// itself copies it, other targets take turns among the holders.
-Step moves_between(const Layout& from, const Layout& to, const Shape& shape) {
-  Step step{Primitive::move, {}, 0, 0, from, to, {}};
+void append(Adapter& out, Adapter more) {
+  for (Step& s : more.steps) out.steps.push_back(std::move(s));
+  out.seconds += more.seconds;
+  out.bytes += more.bytes;
+}
+
+}  // namespace
+
+std::vector<Move> moves_between(const Layout& from, const Layout& to, const Shape& shape) {
+  std::vector<Move> moves;
   std::map<int, int64_t> load;
   for (int target : to.devices) {
     const Piece want = to.piece(shape, target);
@@ -244,26 +250,17 @@ Step moves_between(const Layout& from, const Layout& to, const Shape& shape) {
         for (int s : sources)
           if (load[s] < load[chosen]) chosen = s;
       if (chosen != target) load[chosen] += elements;
-      step.moves.push_back({chosen, target, std::move(box)});
+      moves.push_back({chosen, target, std::move(box)});
     }
   }
-  return step;
+  return moves;
 }
 
-// The layout with each value axis made a replicated one.
 Layout summed(Layout layout) {
   for (Axis& a : layout.axes)
     if (a.kind == AxisKind::value) a.kind = AxisKind::replicate;
   return layout;
 }
-
-void append(Adapter& out, Adapter more) {
-  for (Step& s : more.steps) out.steps.push_back(std::move(s));
-  out.seconds += more.seconds;
-  out.bytes += more.bytes;
-}
-
-}  // namespace
 
 std::string_view name_of(Primitive primitive) {
   return kNames[static_cast<size_t>(primitive)];
@@ -303,7 +300,7 @@ Adapter find_adapter(const Layout& from, const Layout& to, const TensorType& typ
   }
   const Layout target = summed(to);
   if (!same_pieces(source, target, type.shape)) {
-    Step step = moves_between(source, target, type.shape);
+    Step step{Primitive::move, {}, 0, 0, source, target, moves_between(source, target, type.shape)};
     std::map<int, int64_t> sent;
     std::map<int, int> messages;
     bool across = false;

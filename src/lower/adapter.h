@@ -58,6 +58,12 @@ struct Adapter {
 Adapter find_adapter(const Layout& from, const Layout& to, const TensorType& type,
                      const LinkCosts& costs = {});
 
+// Regions that have to move so that every device of `to` holds its piece; neither has value axes.
+// A device that holds a region itself copies it, other targets take turns among the holders.
+std::vector<Move> moves_between(const Layout& from, const Layout& to, const Shape& shape);
+// The layout with each value axis made a replicated one: after the addends are summed.
+Layout summed(Layout layout);
+
 // Payload bytes that one device sends in a ring collective over n ranks, `whole` = bytes of the
 // tensor gathered, reduced or exchanged: all-reduce 2(n−1)/n, all-gather and reduce-scatter (n−1)/n
 // of the padded size, all-to-all (n−1)/n of the local part.

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "lower/distribution.h"
 #include "lower/exchange.h"
 #include "lower/passes.h"
 #include "lower/tape.h"
@@ -36,17 +37,16 @@ class Lowering {
         options_(options),
         e_(out_.program, options.device, out_.notes),
         tape_(e_, graph.training),
-        device_(options.plan ? options.rank % options.plan->plan_ngpus : 0),
-        first_rank_(options.rank - device_),
-        exchange_(tape_, e_, device_, first_rank_) {}
+        where_(graph, options.plan, options.rank, options.stage),
+        exchange_(tape_, e_, where_.device(), where_.first_rank()) {}
 
   Lowered run() {
     out_.program.model = graph_.name;
     out_.program.training = graph_.training;
     out_.program.graph_hash = graph::exact_hash(graph_);
     out_.program.rank = options_.rank;
-    if (options_.plan) out_.program.world = options_.plan->runtime_ngpus;
-    place_nodes();
+    out_.program.world = where_.world();
+    held_.resize(graph_.values.size());
     bind_leaves();
     forward();
     if (graph_.training) backward();
@@ -55,62 +55,14 @@ class Lowering {
   }
 
  private:
-  // --- where things lie
-  // ---------------------------------------------------------------------------
-
-  void place_nodes() {
-    for (int d = 0; d < (options_.plan ? options_.plan->plan_ngpus : 1); ++d) devices_.push_back(d);
-    held_.resize(graph_.values.size());
-    if (!options_.plan) return;
-    const auto entries = plan::match(*options_.plan, graph_);
-    for (const Node& node : graph_.nodes) {
-      const plan::OpPlan& op = *entries[static_cast<size_t>(node.id)];
-      if (op.devices.size() != devices_.size())
-        fail(ErrorKind::plan,
-             "[lower.place] {} runs on {} of {} devices; pipelines are not lowered yet",
-             plan::to_string(op.key), op.devices.size(), devices_.size());
-      placed_.push_back(place(graph_, node, op, device_));
-    }
-  }
-
-  // How a leaf rests: as its users want it where they agree, else whole on every device.
-  OperandUse home_of(int value) const {
-    const TensorType& type = graph_.value({value}).type;
-    const OperandUse* first = nullptr;
-    OperandUse whole{Layout::replicated(devices_), {false}};
-    for (const Node& node : graph_.nodes) {
-      if (placed_.empty()) break;
-      const auto inputs = graph::inputs_of(node);
-      for (size_t i = 0; i < inputs.size(); ++i) {
-        if (inputs[i] != value) continue;
-        const OperandUse& use = placed_[static_cast<size_t>(node.id)].inputs[i];
-        if (use.layout.has_value_axis()) return whole;
-        if (first == nullptr)
-          first = &use;
-        else if (!same_pieces(first->layout, use.layout, type.shape) || !same_sums(*first, use))
-          return whole;
-      }
-    }
-    return first != nullptr ? *first : whole;
-  }
-
-  // Whether the gradients of both uses are addends over the same ranks.
-  bool same_sums(const OperandUse& a, const OperandUse& b) const {
-    return exchange_.group(a.layout, partial_axes(a)) == exchange_.group(b.layout, partial_axes(b));
-  }
-  // Axes of more than one part along which gradients are addends.
-  static std::vector<int> partial_axes(const OperandUse& use) {
-    std::vector<int> axes;
-    for (size_t a = 0; a < use.partial.size(); ++a)
-      if (use.partial[a] && use.layout.axes[a].size > 1) axes.push_back(static_cast<int>(a));
-    return axes;
-  }
+  // --- leaves
+  // -------------------------------------------------------------------------------------
 
   void bind_leaf(int id, SlotRole role) {
     const auto& value = graph_.values.at(static_cast<size_t>(id));
     const bool rests = role == SlotRole::parameter || role == SlotRole::buffer;
-    const OperandUse home = rests ? home_of(id) : OperandUse{Layout::replicated(devices_), {false}};
-    const Piece piece = home.layout.piece(value.type.shape, device_);
+    const OperandUse home = rests ? where_.home(id) : where_.whole();
+    const Piece piece = home.layout.piece(value.type.shape, where_.device());
     Shape local;
     for (const Range& r : piece.box) local.push_back(r.length());
     const Ref slot = e_.new_slot({local, value.type.dtype}, role, value.name);
@@ -121,29 +73,16 @@ class Lowering {
     }
     held_[static_cast<size_t>(id)] = {home, slot};
     if (role == SlotRole::parameter && value.requires_grad) tape_.require_grad(slot);
-    if (role == SlotRole::parameter && options_.plan)
-      out_.program.shares.push_back(share_of(value.type.shape, home));
-  }
-
-  Share share_of(const Shape& shape, const OperandUse& home) const {
-    Share share;
-    const int per_unit = options_.plan->plan_ngpus, units = options_.plan->units();
-    const Piece mine = home.layout.piece(shape, device_);
-    int holders = 0;
-    for (int d : home.layout.devices) holders += home.layout.piece(shape, d) == mine;
-    share.holders = holders * units;
-    const Shape group = exchange_.group(home.layout, partial_axes(home));
-    for (int u = 0; u < units; ++u)
-      for (int64_t rank : group)
-        share.reduce.push_back(static_cast<int>(rank - first_rank_) + u * per_unit);
-    if (share.reduce.size() == 1) share.reduce.clear();
-    return share;
+    if (role == SlotRole::parameter && where_.planned())
+      out_.program.shares.push_back(where_.share(id));
   }
 
   void bind_leaves() {
     Program& program = out_.program;
     const auto bind = [&](const std::vector<int>& ids, SlotRole role, std::vector<int>* list) {
       for (int id : ids) {
+        const bool rests = role == SlotRole::parameter || role == SlotRole::buffer;
+        if (rests && !where_.is_used_here(id)) continue;
         bind_leaf(id, role);
         if (list != nullptr) list->push_back(held_[static_cast<size_t>(id)].slot.id);
       }
@@ -168,10 +107,13 @@ class Lowering {
     const TensorType& type = graph_.value(value).type;
     const SlotRole role = this->role(held.slot);
     const bool rests = role == SlotRole::parameter || role == SlotRole::buffer;
-    if (rests && same_pieces(held.use.layout, use.layout, type.shape) && same_sums(held.use, use))
+    const auto axes = Distribution::partial_axes(use);
+    if (rests && same_pieces(held.use.layout, use.layout, type.shape) &&
+        exchange_.group(held.use.layout, Distribution::partial_axes(held.use)) ==
+            exchange_.group(use.layout, axes))
       return held.slot;
     const std::string key =
-        fmt::format("{} {} {}", value.id, to_string(use.layout), fmt::join(partial_axes(use), ","));
+        fmt::format("{} {} {}", value.id, to_string(use.layout), fmt::join(axes, ","));
     const auto known = converted_.find(key);
     if (known != converted_.end()) return known->second;
     const Ref made = exchange_.convert(held.slot, held.use.layout, use, type);
@@ -192,7 +134,9 @@ class Lowering {
     std::vector<int> calls_in_module;
     for (const Node& node : graph_.nodes) calls_in_module.push_back(calls[node.module]);
 
+    receive_values(segment.instrs);
     for (const Node& node : graph_.nodes) {
+      if (!where_.is_here(node)) continue;
       e_.set_origin({node.id, node.module, node.loc});
       const size_t first = segment.instrs.size();
       const size_t first_slot = out_.program.slots.size();
@@ -207,46 +151,131 @@ class Lowering {
       for (size_t i = 0; i < outs.size(); ++i) {
         NNS_CHECK(e_.type(outs[i]) == types[i], "{} lowered to {}, not {}", node.op,
                   to_string(e_.type(outs[i])), to_string(types[i]));
-        held_[static_cast<size_t>(node.outputs[i])] = {made_layout(node, i), outs[i]};
+        held_[static_cast<size_t>(node.outputs[i])] = {{where_.made(node, i), {}}, outs[i]};
         if (static_cast<size_t>(outs[i].id) >= first_slot)
           out_.program.slots[static_cast<size_t>(outs[i].id)].name = name;
       }
       if (node.context.recompute_region >= 0)  // statistics are not part of it
         regions_[node.context.recompute_region].emplace_back(first, segment.instrs.size());
       update_buffers(node, segment.instrs);
+      for (int value : node.outputs) send_value(value);
     }
+    if (!where_.is_last()) return;
     for (const Nest& nest : graph_.outputs) out_.program.outputs.push_back(convert(nest, segment));
   }
 
   // The arguments of this device's part of a node, and the types of its results.
   std::vector<NamedArg> local_call(const Node& node, CallSite& site,
                                    std::vector<TensorType>& types) {
-    const NodePlacement* placed =
-        placed_.empty() ? nullptr : &placed_[static_cast<size_t>(node.id)];
+    const NodePlacement* placed = where_.planned() ? where_.placed(node) : nullptr;
     std::vector<NamedArg> args = placed != nullptr ? placed->args : node.args;
     size_t i = 0;
     for_each_ref(args, [&](Ref& ref) {
       if (placed != nullptr && i == 0) {
         const Shape& shape = graph_.value(ref).type.shape;
-        const Piece piece = placed->inputs[0].layout.piece(shape, device_);
-        for (const Range& r : piece.box) site.offset.push_back(r.start);
-        site.full = shape;
-        if (placed->inputs[0].layout.local_shape(shape, device_) == shape)
-          site.offset.clear(), site.full.clear();
+        const Layout& layout = placed->inputs[0].layout;
+        if (layout.local_shape(shape, where_.device()) != shape) {
+          for (const Range& r : layout.piece(shape, where_.device()).box)
+            site.offset.push_back(r.start);
+          site.full = shape;
+        }
       }
       ref = placed != nullptr ? slot_for(ref, placed->inputs[i]) : slot_of(ref);
       ++i;
     });
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const TensorType& whole = graph_.value({node.outputs[k]}).type;
-      types.push_back({made_layout(node, k).layout.local_shape(whole.shape, device_), whole.dtype});
+      types.push_back(
+          {where_.made(node, k).local_shape(whole.shape, where_.device()), whole.dtype});
     }
     return args;
   }
 
-  OperandUse made_layout(const Node& node, size_t output) const {
-    if (placed_.empty()) return {Layout::replicated(devices_), {false}};
-    return {placed_[static_cast<size_t>(node.id)].outputs[output], {}};
+  // --- between stages
+  // -----------------------------------------------------------------------------
+
+  // One tag a value, reading stage and direction: messages of a tag come in order of micro-batch.
+  int64_t tag(int value, int stage, bool gradient) const {
+    return (static_cast<int64_t>(value) * options_.plan->stages + stage) * 2 + (gradient ? 1 : 0);
+  }
+
+  void emit_send(Ref x, Shape moves, int64_t tag) {
+    if (moves.empty()) return;
+    e_.call_typed("comm::send", {{"self", x}, {"moves", std::move(moves)}, {"tag", tag}}, {});
+  }
+
+  Ref emit_receive(const TensorType& type, Shape moves, int64_t tag, const std::string& name) {
+    const Ref x = e_.call_typed("comm::receive",
+                                {{"shape", type.shape},
+                                 {"moves", std::move(moves)},
+                                 {"tag", tag},
+                                 {"dtype", type.dtype}},
+                                {type})
+                      .front();
+    out_.program.slots.back().name = name;
+    return x;
+  }
+
+  // What earlier stages made.
+  void receive_values(std::vector<Instr>& instrs) {
+    e_.write_to(instrs);
+    for (int id : where_.arrivals()) {
+      const auto& value = graph_.value({id});
+      const Layout from = where_.departure(id), to = where_.arrival(id, where_.stage());
+      const auto& maker = graph_.nodes[static_cast<size_t>(value.producer)];
+      e_.set_origin({maker.id, maker.module, maker.loc});
+      const Ref slot = emit_receive(
+          {to.local_shape(value.type.shape, where_.device()), value.type.dtype},
+          where_.receives(from, to, value.type.shape), tag(id, where_.stage(), false), "received");
+      held_[static_cast<size_t>(id)] = {{to, {}}, slot};
+      if (graph_.training && value.requires_grad) {
+        tape_.require_grad(slot);
+        arrived_.push_back({id, slot});
+      }
+    }
+  }
+
+  // What later stages read.
+  void send_value(int id) {
+    const auto stages = where_.other_stages(id);
+    if (stages.empty()) return;
+    const auto& value = graph_.value({id});
+    const Layout from = where_.departure(id);
+    const Ref slot = slot_for({id}, {from, std::vector<bool>(from.axes.size())});
+    for (int stage : stages)
+      emit_send(slot, where_.sends(from, where_.arrival(id, stage), value.type.shape),
+                tag(id, stage, false));
+    if (graph_.training && value.requires_grad) sent_.push_back({id, slot});
+  }
+
+  // Gradients of what later stages read, each the seed of its value.
+  void receive_gradients(std::vector<std::pair<Ref, Ref>>& seeds) {
+    for (const auto& [id, slot] : sent_) {
+      const Shape& shape = graph_.value({id}).type.shape;
+      const Layout to = where_.departure(id);
+      const auto& maker = graph_.nodes[static_cast<size_t>(graph_.value({id}).producer)];
+      e_.set_origin({maker.id, maker.module, maker.loc});
+      for (int stage : where_.other_stages(id))
+        seeds.emplace_back(
+            slot, emit_receive(e_.type(slot), where_.receives(where_.arrival(id, stage), to, shape),
+                               tag(id, stage, true), "d_received"));
+    }
+  }
+
+  // Gradients of what earlier stages made; zeros where no path leads to the loss.
+  void send_gradients(const std::vector<Ref>& gradients) {
+    for (const auto& [id, slot] : arrived_) {
+      const Shape& shape = graph_.value({id}).type.shape;
+      const auto& maker = graph_.nodes[static_cast<size_t>(graph_.value({id}).producer)];
+      e_.set_origin({maker.id, maker.module, maker.loc});
+      Ref gradient = static_cast<size_t>(slot.id) < gradients.size()
+                         ? gradients[static_cast<size_t>(slot.id)]
+                         : Ref{};
+      if (gradient.id < 0) gradient = e_.zeros(slot, e_.type(slot));
+      emit_send(gradient,
+                where_.sends(where_.arrival(id, where_.stage()), where_.departure(id), shape),
+                tag(id, where_.stage(), true));
+    }
   }
 
   // The new content of a buffer is handed over where it is made.
@@ -286,7 +315,7 @@ class Lowering {
   Nest convert(const Nest& nest, Segment& segment) {
     Nest result = nest;
     if (const auto* ref = std::get_if<Ref>(&nest.node)) {
-      const Ref slot = slot_for(*ref, {Layout::replicated(devices_), {false}});
+      const Ref slot = slot_for(*ref, where_.whole());
       result.node = slot;
       auto& outs = segment.outputs;
       if (std::find(outs.begin(), outs.end(), slot.id) == outs.end()) outs.push_back(slot.id);
@@ -312,30 +341,36 @@ class Lowering {
   }
 
   void backward() {
-    const Ref loss = this->loss();
     std::vector<Instr> instrs;
     e_.write_to(instrs);
-    const Ref seed = e_.new_slot(e_.type(loss), SlotRole::input, "seed");
+    std::vector<std::pair<Ref, Ref>> seeds;
+    Ref seed;
+    if (where_.is_last()) {
+      const Ref loss = this->loss();
+      seed = e_.new_slot(e_.type(loss), SlotRole::input, "seed");
+      if (tape_.requires_grad(loss)) seeds.emplace_back(loss, seed);
+    }
+    receive_gradients(seeds);
     tape_.replay = [&](int region) { return replay(region, instrs); };
     tape_.on_fallback = [&](std::string_view op) {
       out_.fallbacks.push_back({std::string(op), e_.origin().module, e_.origin().loc});
     };
-    if (tape_.requires_grad(loss))
-      tape_.reverse(loss, seed,
-                    {[&](Ref slot) { return role(slot) == SlotRole::parameter; },
-                     [&](Ref slot, Ref gradient) {
-                       Instr instr;
-                       instr.kind = InstrKind::accumulate;
-                       instr.args = {{"value", gradient}};
-                       instr.target = slot.id;
-                       instr.node = e_.origin().node;
-                       instr.module = e_.origin().module;
-                       instr.loc = e_.origin().loc;
-                       instrs.push_back(std::move(instr));
-                     }});
+    const auto gradients =
+        tape_.reverse(seeds, {[&](Ref slot) { return role(slot) == SlotRole::parameter; },
+                              [&](Ref slot, Ref gradient) {
+                                Instr instr;
+                                instr.kind = InstrKind::accumulate;
+                                instr.args = {{"value", gradient}};
+                                instr.target = slot.id;
+                                instr.node = e_.origin().node;
+                                instr.module = e_.origin().module;
+                                instr.loc = e_.origin().loc;
+                                instrs.push_back(std::move(instr));
+                              }});
+    send_gradients(gradients);
     name_slots(instrs, 0);
     Segment& segment = add_segment("backward");
-    segment.inputs.push_back(seed.id);
+    if (seed.id >= 0) segment.inputs.push_back(seed.id);
     segment.instrs = std::move(instrs);
   }
 
@@ -383,10 +418,9 @@ class Lowering {
   Lowered out_;
   Emitter e_;
   Tape tape_;
-  int device_, first_rank_;  // in the plan; rank of the unit's device 0
+  Distribution where_;
   Exchange exchange_;
-  std::vector<int> devices_;           // of the plan
-  std::vector<NodePlacement> placed_;  // by node; empty on one device
+  std::vector<std::pair<int, Ref>> arrived_, sent_;  // values between stages that need gradients
   struct Held {
     OperandUse use;
     Ref slot;

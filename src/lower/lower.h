@@ -18,6 +18,7 @@ struct Options {
   // on one device.
   std::shared_ptr<const plan::Plan> plan;
   int rank = 0;
+  int stage = 0;  // of a pipeline: which stage of the rank's
 };
 
 // A call that executes again under autograd in backward, for want of a derivative rule.

@@ -12,6 +12,7 @@ namespace nns::lower {
 
 bool makes_memory(std::string_view op) {
   if (op.starts_with("vjp::")) return false;  // autograd may hand out what it was given
+  if (op == "comm::receive") return true;
   if (const annotate::OpInfo* info = annotate::find(op)) return !info->view && !info->identity;
   for (const Signature& s : signatures())
     if (s.op == op) return !s.outputs.empty() || op == "aten::embedding_dense_backward";
@@ -32,7 +33,7 @@ void remove_dead_calls(Program& program) {
     std::vector<Instr> kept;
     for (size_t i = segment.instrs.size(); i-- > 0;) {
       Instr& instr = segment.instrs[i];
-      const bool live = instr.kind != InstrKind::call ||
+      const bool live = instr.kind != InstrKind::call || has_effect(instr.op) ||
                         std::any_of(instr.outs.begin(), instr.outs.end(), [&](int out) {
                           return out >= 0 && needed[static_cast<size_t>(out)];
                         });

@@ -114,10 +114,14 @@ void Tape::name_gradient(Ref gradient, Ref of) {
   if (name.empty()) name = "d_" + full.substr(full.rfind('.') + 1);
 }
 
-void Tape::reverse(Ref output, Ref seed, const Leaves& leaves) {
+std::vector<Ref> Tape::reverse(const std::vector<std::pair<Ref, Ref>>& seeds,
+                               const Leaves& leaves) {
   std::vector<Ref> grad_of(e_.program().slots.size());
   std::map<int, std::map<int, Ref>> replayed;
-  grad_of[static_cast<size_t>(output.id)] = seed;
+  for (const auto& [output, seed] : seeds) {
+    Ref& sum = grad_of[static_cast<size_t>(output.id)];
+    sum = sum.id < 0 ? seed : e_.add(sum, seed);
+  }
   for (size_t k = entries_.size(); k-- > 0;) {
     const Entry* entry = &entries_[k];
     std::vector<Ref> grads;
@@ -164,6 +168,7 @@ void Tape::reverse(Ref output, Ref seed, const Leaves& leaves) {
       }
     });
   }
+  return grad_of;
 }
 
 }  // namespace nns::lower

@@ -30,13 +30,14 @@ class Tape {
   bool requires_grad(Ref ref) const;
   const CallSite& site() const { return site_; }
 
-  // Writes the reverse pass from `output` seeded with `seed`. `leaf` receives each gradient of a
-  // slot for which `is_leaf` holds, at once and once per use.
+  // Writes the reverse pass from outputs, each with its seed, and returns the gradient of every
+  // slot that is no leaf (-1: none). `leaf` receives each gradient of a slot for which `is_leaf`
+  // holds, at once and once per use.
   struct Leaves {
     std::function<bool(Ref)> is_leaf;
     std::function<void(Ref slot, Ref gradient)> receive;
   };
-  void reverse(Ref output, Ref seed, const Leaves& leaves);
+  std::vector<Ref> reverse(const std::vector<std::pair<Ref, Ref>>& seeds, const Leaves& leaves);
 
   // Called by `reverse` before the first derivative of a recompute region is written; writes the
   // region's forward calls anew and returns the new slot of each of its old ones.

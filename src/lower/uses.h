@@ -23,6 +23,10 @@ inline bool is_local(const Program& program, int slot) {
 
 // Whether the result of `op` has memory of its own. Unknown operators count as views.
 bool makes_memory(std::string_view op);
+// Whether `op` does something beside its results: other ranks wait for it.
+inline bool has_effect(std::string_view op) {
+  return op == "comm::send" || op == "comm::receive";
+}
 // Whether `op` writes its first argument and returns it.
 inline bool is_in_place(std::string_view op) {
   const size_t end = std::min(op.find('.'), op.size());

@@ -1,6 +1,7 @@
 --- Collectives as generated programs call them. Every call returns a new tensor; `ranks` are the
 --- global ranks of the group, ascending.
 local C = require 'nnscaler._C.comm'
+local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
@@ -57,6 +58,69 @@ end
 ---@return nnscaler.Tensor
 function M.value_chunk(x, ranks)
   return M.group(ranks):position() == 0 and x:clone() or x:zeros_like()
+end
+
+-- Messages to this rank itself, by tag.
+local own = {}
+
+-- Walks a list of moves: other rank, then start and length per dimension.
+local function each_move(moves, dims)
+  local i = 1
+  return function()
+    local peer = moves[i]
+    if not peer then return nil end
+    local box = {}
+    for d = 0, dims - 1 do box[d + 1] = { moves[i + 1 + 2 * d], moves[i + 2 + 2 * d] } end
+    i = i + 1 + 2 * dims
+    return peer, box
+  end
+end
+
+local function pair(peer)
+  local rank = C.current():rank()
+  local group = M.group(rank < peer and { rank, peer } or { peer, rank })
+  return group, rank < peer and 1 or 0
+end
+
+---Sends regions of a tensor to other ranks; does not wait for them.
+---@param x nnscaler.Tensor
+---@param moves integer[] for each region: rank, then start and length per dimension
+---@param tag integer of the value
+function M.send(x, moves, tag)
+  local rank = C.current():rank()
+  for peer, box in each_move(moves, x:dim()) do
+    local part = x
+    for d, range in ipairs(box) do part = part:narrow(d - 1, range[1], range[2]) end
+    if peer == rank then
+      own[tag] = own[tag] or {}
+      table.insert(own[tag], part:clone())
+    else
+      local group, position = pair(peer)
+      group:send(part, position)
+    end
+  end
+end
+
+---Puts a tensor together from regions that other ranks send.
+---@param shape integer[]
+---@param moves integer[] for each region: rank, then start and length per dimension
+---@param tag integer of the value
+---@param options { dtype: string }
+---@return nnscaler.Tensor
+function M.receive(shape, moves, tag, options)
+  local rank = C.current():rank()
+  local x = tensor.empty(shape, { dtype = options.dtype })
+  for peer, box in each_move(moves, #shape) do
+    local part = x
+    for d, range in ipairs(box) do part = part:narrow(d - 1, range[1], range[2]) end
+    if peer == rank then
+      part:copy_(table.remove(own[tag], 1))
+    else
+      local group, position = pair(peer)
+      group:recv(part, position)
+    end
+  end
+  return x
 end
 
 return M

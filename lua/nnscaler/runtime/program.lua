@@ -53,6 +53,7 @@ function Engine:build(graph, training)
   local shared = self.sharing
   local program = lower.lower(graph, {
     device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
+    stage = shared and shared.stage,
   })
   report(program)
   if shared and not self.shares then self:take_parts(program) end
@@ -85,6 +86,7 @@ function Engine:take_parts(program)
   self.sharing.parts = parts
   local function part(name, parameter)
     local leaf = parts[name]
+    if not leaf then return nil end -- of another stage
     local start = leaf.start
     if not start then
       start = {}
@@ -97,30 +99,37 @@ function Engine:take_parts(program)
   add_leaves(self, part)
 end
 
--- `take(name, parameter)` gives the tensor of a leaf; without it the leaf itself is used.
+-- `take(name, leaf)` gives the tensor of a leaf, or nil when it is not this rank's; without it the
+-- leaf itself is used.
 function add_leaves(self, take)
   local model = self.model
   self.tensors, self.gradients, self.contents = {}, {}, {}
   self.parameters, self.buffers, self.places = {}, {}, {}
-  for i, entry in ipairs(model:named_parameters()) do
-    local data = take and take(entry.name, entry.param) or entry.param
-    self.parameters[i] = {
-      name = entry.name, data = data, requires_grad = entry.param.requires_grad,
-    }
-    local parent, key = store.place(self.tensors, entry.name)
-    parent[key] = data
-    local gradients = store.place(self.gradients, entry.name)
-    self.places[i] = { table = gradients, key = key }
-    self.places[entry.name] = self.places[i]
+  take = take or function(_, leaf) return leaf end
+  for _, entry in ipairs(model:named_parameters()) do
+    local data = take(entry.name, entry.param)
+    if data then
+      local i = #self.parameters + 1
+      self.parameters[i] = {
+        name = entry.name, data = data, requires_grad = entry.param.requires_grad,
+      }
+      local parent, key = store.place(self.tensors, entry.name)
+      parent[key] = data
+      local gradients = store.place(self.gradients, entry.name)
+      self.places[i] = { table = gradients, key = key }
+      self.places[entry.name] = self.places[i]
+    end
   end
-  for i, entry in ipairs(model:named_buffers()) do
-    local data = take and take(entry.name, entry.buffer) or entry.buffer
-    local parent, key = store.place(self.tensors, entry.name)
-    parent[key] = data
-    self.buffers[i] = {
-      name = entry.name, data = data, persistent = entry.persistent ~= false,
-      table = parent, key = key, contents = store.place(self.contents, entry.name),
-    }
+  for _, entry in ipairs(model:named_buffers()) do
+    local data = take(entry.name, entry.buffer)
+    if data then
+      local parent, key = store.place(self.tensors, entry.name)
+      parent[key] = data
+      self.buffers[#self.buffers + 1] = {
+        name = entry.name, data = data, persistent = entry.persistent ~= false,
+        table = parent, key = key, contents = store.place(self.contents, entry.name),
+      }
+    end
   end
 end
 
@@ -251,27 +260,54 @@ local function holds(value, x)
   return false
 end
 
-function Engine:micro_batch(sample, step, k)
+-- Forward of a micro-batch; what backward needs is kept in the returned table.
+function Engine:forward(sample, step, micro)
   local args, n_args = sample_of.arguments(self.job, sample)
   args.n = n_args
   local program = self.training:get(args, true)
-  local context, saved = program.context, {}
-  context.step, context.micro = step, k
+  local pass = { program = program, saved = {}, sample = sample, step = step, micro = micro }
+  local context = program.context
+  context.step, context.micro = step, micro
   local results = {
-    C.run(program.forward, self.tensors, saved, self.contents, self:inputs(args, n_args), context),
+    C.run(program.forward, self.tensors, pass.saved, self.contents, self:inputs(args, n_args),
+      context),
   }
-  local loss = results[1]
-  local n = sample_of.weight(sample, results[2])
-  local value = loss:item()
-  if n > 0 and program.backward then
-    C.run(program.backward, self.tensors, saved, self.gradients, self:seed_of(loss, n), context)
-  else
-    drop(saved) -- an empty micro-batch may have the loss 0/0: it counts for nothing
-  end
   self:turn_buffers()
-  local rest = { select(2, unpack(results)) }
-  if not holds(rest, loss) then C.release(loss) end
-  return value, n, rest
+  local loss = results[1]
+  if loss then -- else another stage makes it
+    pass.loss, pass.n = loss, sample_of.weight(sample, results[2])
+    pass.value, pass.rest = loss:item(), { select(2, unpack(results)) }
+  end
+  return pass
+end
+
+-- Backward of a micro-batch. One that counts for nothing (its loss may be 0/0) runs only where
+-- other stages wait for its gradients, which are zeros then.
+function Engine:backward(pass)
+  local program, context = pass.program, pass.program.context
+  local empty = pass.n == 0
+  local staged = self.sharing and self.sharing.staged
+  if not program.backward or (empty and not staged) then
+    drop(pass.saved)
+  else
+    context.step, context.micro = pass.step, pass.micro
+    local gradients = empty and {} or self.gradients
+    if empty then store.mirror(self.gradients, gradients) end
+    local seed = pass.loss and self:seed_of(pass.loss, pass.n)
+    C.run(program.backward, self.tensors, pass.saved, gradients, seed, context)
+  end
+  if pass.loss and not holds(pass.rest, pass.loss) then C.release(pass.loss) end
+end
+
+-- The order in which this rank runs forward (F) and backward (B) of its micro-batches.
+function Engine:order(count)
+  local staged = self.sharing and self.sharing.staged
+  if staged then return staged:order(count) end
+  local order = {}
+  for k = 0, count - 1 do
+    order[2 * k + 1], order[2 * k + 2] = { kind = 'F', micro = k }, { kind = 'B', micro = k }
+  end
+  return order
 end
 
 --- Forward and backward of the micro-batches of one step, in their order.
@@ -280,17 +316,27 @@ end
 ---@return { loss: number, weight: number, losses: number[], outputs: any[] }
 function Engine:train_step(samples, context)
   self:reset_buffers()
-  local total, weight, losses, outputs = 0, 0, {}, {}
-  for k, sample in ipairs(samples) do
-    -- Micro-batch k of the step belongs to scale unit k mod U.
-    local micro = self.sharing and (k - 1) * self.sharing.units + self.sharing.unit or k - 1
-    local value, n, rest = self:micro_batch(sample, context.step or 0, micro)
-    losses[k], outputs[k] = value, rest
-    if n > 0 then total, weight = total + n * value, weight + n end
+  local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
+  local shared = self.sharing
+  for _, action in ipairs(self:order(#samples)) do
+    local k = action.micro
+    if action.kind == 'F' then
+      -- Micro-batch k of the step belongs to scale unit k mod U.
+      local micro = shared and k * shared.units + shared.unit or k
+      passes[k] = self:forward(samples[k + 1], context.step or 0, micro)
+    else
+      local pass = passes[k]
+      self:backward(pass)
+      passes[k] = nil
+      if pass.loss then
+        losses[k + 1], outputs[k + 1] = pass.value, pass.rest
+        if pass.n > 0 then total, weight = total + pass.n * pass.value, weight + pass.n end
+      end
+    end
   end
   self:commit_buffers()
-  if self.sharing then
-    self.sharing:reduce(self.shares, function(share)
+  if shared then
+    shared:reduce(self.shares, function(share)
       local place = self.places[share.name]
       -- A rank whose micro-batches were all empty adds zeros.
       if not place.table[place.key] then
@@ -300,7 +346,7 @@ function Engine:train_step(samples, context)
       end
       return place.table[place.key]
     end)
-    total, weight = unpack(self.sharing:sum { total, weight })
+    total, weight = unpack(shared:collect { total, weight })
   end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
@@ -319,6 +365,7 @@ function Engine:eval_step(sample, context)
     C.run(program.forward, self.tensors, {}, self.contents, self:inputs(args, n_args),
       program.context),
   }
+  if not results[1] then return 0, 0, {} end -- another stage makes the loss
   sample_of.check_loss(results[1])
   local n = sample_of.weight(sample, results[2])
   return n > 0 and results[1]:item() or 0, n, { select(2, unpack(results)) }

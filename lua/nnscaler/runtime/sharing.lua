@@ -1,9 +1,11 @@
 --- The several ranks of a run, as the program engine needs them: the plan of the job's policy, this
 --- rank's parts of weights, sums of gradients and losses over ranks.
+local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local fail = require 'nnscaler.fail'
 local groups = require 'nnscaler.runtime.comm'
 local policies = require 'nnscaler.policies'
+local stages = require 'nnscaler.runtime.stages'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}
@@ -60,7 +62,26 @@ function Sharing:plan_for(graph)
         :format(r - 1), 'all ranks must run the same recipe, code and versions')
     end
   end
+  self:take_place(self.plan:info())
   return self.plan
+end
+
+-- This rank's stage of the plan, and whether it is the one of its unit that tells the loss.
+function Sharing:take_place(info)
+  local device = self.rank % self.plan_ngpus
+  local mine = {}
+  for s, devices in ipairs(info.stages) do
+    for _, d in ipairs(devices) do
+      if d == device then mine[#mine + 1] = s - 1 end
+    end
+  end
+  if #mine ~= 1 then
+    fail('plan', 'runtime.stages', ('device %d has %d stages; several stages a device are not '
+      .. 'lowered yet'):format(device, #mine), 'use a schedule with one stage a device')
+  end
+  self.stage = mine[1]
+  self.reports = device == info.stages[#info.stages][1]
+  if #info.stages > 1 then self.staged = stages.new(info, self.stage) end
 end
 
 --- Sums the gradients of parameters whose addends lie on several ranks.
@@ -91,26 +112,27 @@ function Sharing:barrier() groups.group(self.everybody):barrier() end
 ---@return integer
 function Sharing:holders(name) return self.parts[name].holders end
 
---- The whole of a weight, or of a tensor that lies as the weight does. A collective.
+--- The whole of a weight, or of a tensor that lies as the weight does. A collective of all ranks.
 ---@param name string
----@param data nnscaler.Tensor this rank's part
+---@param data nnscaler.Tensor|nil this rank's part; nil when it has none
 ---@return nnscaler.Tensor
 function Sharing:full(name, data)
-  local leaf = self.parts[name]
   if not self:is_cut(name) then return data end
-  local group = groups.group(self.everybody)
-  local mine = table.concat(leaf.start or {}, ',') .. ';' .. table.concat(leaf.shape, ',')
-  local whole = tensor.empty(leaf.whole or leaf.shape, { dtype = data.dtype, device = data.device })
+  local leaf, group = self.parts[name], groups.group(self.everybody)
+  local mine = leaf and base.json_encode {
+    start = leaf.start or {}, shape = leaf.shape, whole = leaf.whole or leaf.shape,
+    dtype = data.dtype,
+  } or ''
+  local whole
   local seen = {}
-  for r, place in ipairs(group:exchange(mine)) do
-    if not seen[place] then
-      seen[place] = true
+  for r, text in ipairs(group:exchange(mine)) do
+    if text ~= '' and not seen[text] then
+      seen[text] = true
+      local place = base.json_decode(text)
+      whole = whole or tensor.empty(place.whole, { dtype = place.dtype })
       local target = whole
-      local starts, sizes = place:match '^(.*);(.*)$'
-      local d, size = 0, sizes:gmatch '%d+'
-      for start in starts:gmatch '%d+' do
-        target = target:narrow(d, tonumber(start), tonumber(size()))
-        d = d + 1
+      for d, start in ipairs(place.start) do
+        target = target:narrow(d - 1, start, place.shape[d])
       end
       local part = r - 1 == self.rank and data:detach():contiguous() or target:contiguous()
       group:broadcast(part, r - 1)
@@ -120,11 +142,12 @@ function Sharing:full(name, data)
   return whole
 end
 
--- Whether any rank holds less than the whole of a weight; agreed by all.
+-- Whether any rank holds less than the whole of a weight, or nothing of it; agreed by all.
 function Sharing:is_cut(name)
   self.cut = self.cut or {}
   if self.cut[name] == nil then
-    self.cut[name] = self:over_all({ self.parts[name].start and 1 or 0 }, 'max')[1] == 1
+    local leaf = self.parts[name]
+    self.cut[name] = self:over_all({ (not leaf or leaf.start) and 1 or 0 }, 'max')[1] == 1
   end
   return self.cut[name]
 end
@@ -140,13 +163,13 @@ function Sharing:part(name, whole)
   return whole:contiguous()
 end
 
---- Sums numbers over the scale units.
+--- Sums numbers over the scale units; in a unit those of one rank count that makes the loss.
 ---@param numbers number[]
 ---@return number[]
-function Sharing:sum(numbers)
-  if self.units == 1 then return numbers end
-  local t = tensor.tensor(numbers, { dtype = 'float64' })
-  return groups.group(self.across):all_reduce(t):tolist()
+function Sharing:collect(numbers)
+  local mine = {}
+  for i, x in ipairs(numbers) do mine[i] = self.reports and x or 0 end
+  return self:over_all(mine)
 end
 
 return M

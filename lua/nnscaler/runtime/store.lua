@@ -31,6 +31,18 @@ function M.place(tree, name)
   return tree, keys[#keys]
 end
 
+--- Makes in `copy` the tables that `tree` has, without its leaves.
+---@param tree table
+---@param copy table
+function M.mirror(tree, copy)
+  for key, below in next, tree do
+    if type(below) == 'table' then
+      copy[key] = {}
+      M.mirror(below, copy[key])
+    end
+  end
+end
+
 --- Flat inputs of a program from forward's arguments, named as the tracer names them: the
 --- argument's name (or position), then the keys of nested tables.
 ---@param args any[]

@@ -2,9 +2,9 @@
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
+local gather = require 'nnscaler.trainer.gather'
 local history = require 'nnscaler.trainer.history'
 local saver = require 'nnscaler.trainer.saver'
-local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
@@ -47,25 +47,15 @@ function M.run(t)
   local path = find(t)
   if not path then return end
   local saved = checkpoint.open(path)
-  local weights, state = saver.weights(t.engine), saved.state
+  local weights, state = saver.weights(t), saved.state
   t.hooks:fire('on_load_checkpoint', t, saved)
   saved:check(weights)
   check_position(t, state, path)
   local optimizer = saved:optimizer()
-  if t.sharing then
-    for _, entry in ipairs(optimizer) do
-      entry.data = t.sharing:part(entry.parameter, entry.data)
-    end
-  end
+  if t.sharing then optimizer = gather.own_state(t, optimizer) end
   t.optimizer:load_state { counts = state.updates, tensors = optimizer }
   saved:copy_to(weights)
-  if t.sharing then
-    for i, parameter in ipairs(t.engine.parameters) do
-      tensor.no_grad(function()
-        parameter.data:copy_(t.sharing:part(parameter.name, weights[i].data))
-      end)
-    end
-  end
+  if t.sharing then gather.scatter(t, weights) end
   t.step, t.best_loss = state.step, state.best_loss
   t.train_loss, t.val_loss = state.train_loss, state.val_loss
   t.history = history.new(state.history)

@@ -4,6 +4,7 @@
 local batches = require 'nnscaler.trainer.batches'
 local checkpoint = require 'nnscaler.checkpoint'
 local format = require 'nnscaler.trainer.format'
+local gather = require 'nnscaler.trainer.gather'
 local paths = require 'nnscaler._C.checkpoint'
 
 local M = {}
@@ -14,16 +15,16 @@ local function quality(t)
   return t.validated_step == t.step and t.val_loss or nil
 end
 
---- Returns the weights of an engine as checkpoints take them.
----@param engine nnscaler.Engine
+--- Returns the weights of a run as checkpoints take them; with several ranks a collective.
+---@param t nnscaler.Trainer
 ---@return table[]
-function M.weights(engine)
-  local list, sharing = {}, engine.sharing -- several ranks: a collective
-  for _, parameter in ipairs(engine.parameters) do
-    local data = sharing and sharing:full(parameter.name, parameter.data) or parameter.data
-    list[#list + 1] = { name = parameter.name, data = data, kind = 'parameter' }
+function M.weights(t)
+  if t.sharing then return gather.weights(t) end
+  local list = {}
+  for _, parameter in ipairs(t.engine.parameters) do
+    list[#list + 1] = { name = parameter.name, data = parameter.data, kind = 'parameter' }
   end
-  for _, buffer in ipairs(engine.buffers) do
+  for _, buffer in ipairs(t.engine.buffers) do
     if buffer.persistent then
       list[#list + 1] = { name = buffer.name, data = buffer.data, kind = 'buffer' }
     end
@@ -64,14 +65,9 @@ function M.save(t)
     t:say('info', 'Saving checkpoint as the best checkpoint.')
     pointers[#pointers + 1] = 'best'
   end
-  local optimizer = t.optimizer:state()
-  if t.sharing then
-    for _, entry in ipairs(optimizer.tensors) do
-      entry.data = t.sharing:full(entry.parameter, entry.data)
-    end
-  end
+  local optimizer = t.sharing and gather.optimizer(t) or t.optimizer:state()
   local contents = {
-    epoch = epoch, step = t.step, weights = M.weights(t.engine), optimizer = optimizer.tensors,
+    epoch = epoch, step = t.step, weights = M.weights(t), optimizer = optimizer.tensors,
     aliases = t.model:tied_names(), pointers = pointers, keep = options.keep_last_n_checkpoints,
     state = {
       step = t.step, seed = t.seed, micro_batches_per_step = t.span.per_step,

@@ -15,6 +15,11 @@ local plans = {
   { 'tp 2 again', 'tp', 2, 2, 3, { seed = 2 } },
   { 'tp 4', 'tp', 4, 4, 3, { seed = 3 } },
   { 'tp 2 x dp 2', 'tp', 2, 4, 3, { seed = 4 } },
+  { 'pp 2', 'pp', 2, 2, 3 },
+  { 'pp 4, gpipe', 'pp', 4, 4, 3, { pipeline_scheduler = 'gpipe' } },
+  { 'pp 2 x dp 2', 'pp', 2, 4, 6 },
+  { 'hybrid 2 x 2', 'hybrid', 4, 4, 3, { pipeline_nstages = 2 } },
+  { 'hybrid 2 x 2 x dp 2', 'hybrid', 4, 8, 6, { pipeline_nstages = 2 } },
 }
 
 describe('under a plan,', function()

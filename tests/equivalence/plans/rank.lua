@@ -51,10 +51,13 @@ return function(argument)
     local g = eager:grad(p.name)
     if g then total = total + g:norm():item() ^ 2 end
   end
+  local by_name = {}
+  for _, p in ipairs(eager.parameters) do by_name[p.name] = p end
   for i, leaf in ipairs(program.shares) do
     local name = leaf.name
-    local reference = eager.parameters[i]
-    assert(reference.name == name)
+    local reference = by_name[name]
+    local own = program.parameters[i]
+    assert(own.name == name)
     local weight = reference.data.kind == 'parameter' and reference.data.data or reference.data
     whole_bytes = whole_bytes + weight:numel()
     local_bytes = local_bytes + program.parameters[i].data:numel()

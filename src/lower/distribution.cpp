@@ -1,0 +1,268 @@
+#include "lower/distribution.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+
+namespace nns::lower {
+namespace {
+
+using graph::Graph;
+using graph::Nest;
+using graph::Node;
+
+// Calls `visit(value id)` for every tensor of a nested result.
+template <class F>
+void for_each_value(const Nest& nest, F visit) {
+  if (const auto* ref = std::get_if<graph::ValueRef>(&nest.node)) {
+    if (ref->id >= 0) visit(ref->id);
+  } else if (const auto* fields =
+                 std::get_if<std::vector<std::pair<std::string, Nest>>>(&nest.node)) {
+    for (const auto& [key, field] : *fields) for_each_value(field, visit);
+  }
+}
+
+// The devices of a layout in groups that differ along the given axes only.
+std::vector<std::vector<int>> groups_along(const Layout& layout, const std::vector<int>& axes) {
+  std::map<std::vector<int>, std::vector<int>> groups;  // other coordinates → devices
+  for (size_t p = 0; p < layout.devices.size(); ++p) {
+    auto c = layout.coordinates(static_cast<int>(p));
+    for (int a : axes) c[static_cast<size_t>(a)] = 0;
+    groups[c].push_back(layout.devices[p]);
+  }
+  std::vector<std::vector<int>> out;
+  for (auto& [c, devices] : groups) {
+    std::sort(devices.begin(), devices.end());
+    out.push_back(std::move(devices));
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+bool alike(const OperandUse& a, const OperandUse& b, const Shape& shape) {
+  return same_pieces(a.layout, b.layout, shape) &&
+         groups_along(a.layout, Distribution::partial_axes(a)) ==
+             groups_along(b.layout, Distribution::partial_axes(b));
+}
+
+// Whether two layouts are one mesh on other devices.
+bool same_mesh(const OperandUse& a, const OperandUse& b) {
+  return a.layout.axes == b.layout.axes &&
+         Distribution::partial_axes(a) == Distribution::partial_axes(b);
+}
+
+}  // namespace
+
+std::vector<int> Distribution::partial_axes(const OperandUse& use) {
+  std::vector<int> axes;
+  for (size_t a = 0; a < use.partial.size(); ++a)
+    if (use.partial[a] && use.layout.axes[a].size > 1) axes.push_back(static_cast<int>(a));
+  return axes;
+}
+
+Distribution::Distribution(const Graph& graph, std::shared_ptr<const plan::Plan> plan, int rank,
+                           int stage)
+    : graph_(graph), plan_(std::move(plan)), stage_(stage), placements_(graph.nodes.size()) {
+  uses_.resize(graph.values.size());
+  if (!plan_) return;
+  device_ = rank % plan_->plan_ngpus;
+  first_rank_ = rank - device_;
+  NNS_CHECK(stage >= 0 && stage < plan_->stages, "stage {} of {}", stage, plan_->stages);
+  entries_ = plan::match(*plan_, graph);
+  for (const Node& node : graph.nodes) {
+    const plan::OpPlan& op = *entries_[static_cast<size_t>(node.id)];
+    if (op.devices.size() != devices_of(op.stage).size())
+      fail(ErrorKind::plan,
+           "[lower.place] {} runs on {} of the {} devices of its stage; expected a part on each",
+           plan::to_string(op.key), op.devices.size(), devices_of(op.stage).size());
+  }
+  find_loss_stage();
+  find_uses();
+}
+
+const std::vector<int>& Distribution::devices_of(int stage) const {
+  return plan_ ? plan_->stage_devices.at(static_cast<size_t>(stage)) : alone_;
+}
+
+void Distribution::find_loss_stage() {
+  loss_stage_ = plan_->stages - 1;
+  if (graph_.outputs.empty()) return;
+  const auto* loss = std::get_if<graph::ValueRef>(&graph_.outputs[0].node);
+  if (loss != nullptr && loss->id >= 0) loss_stage_ = std::max(0, producer_stage(loss->id));
+}
+
+void Distribution::find_uses() {
+  for (const Node& node : graph_.nodes) {
+    const auto inputs = graph::inputs_of(node);
+    for (size_t i = 0; i < inputs.size(); ++i)
+      uses_[static_cast<size_t>(inputs[i])].push_back({stage_of(node), placement(node).inputs[i]});
+  }
+  // Results are whole where the loss is.
+  for (const Nest& nest : graph_.outputs)
+    for_each_value(nest, [&](int id) {
+      uses_[static_cast<size_t>(id)].push_back(
+          {loss_stage_, {Layout::replicated(devices_of(loss_stage_)), {false}}});
+    });
+}
+
+const NodePlacement& Distribution::placement(const Node& node) const {
+  auto& known = placements_[static_cast<size_t>(node.id)];
+  if (!known) {
+    const plan::OpPlan& op = *entries_[static_cast<size_t>(node.id)];
+    known = place(graph_, node, op, op.stage == stage_ ? device_ : op.devices[0]);
+  }
+  return *known;
+}
+
+const NodePlacement* Distribution::placed(const Node& node) const {
+  return plan_ ? &placement(node) : nullptr;
+}
+
+const std::vector<Distribution::Use>& Distribution::uses(int value) const {
+  return uses_[static_cast<size_t>(value)];
+}
+
+bool Distribution::is_used_here(int value) const {
+  if (!plan_) return true;
+  const auto& all = uses(value);
+  if (all.empty()) return stage_ == 0;  // weights that nothing reads rest in the first stage
+  return std::any_of(all.begin(), all.end(), [&](const Use& u) { return u.stage == stage_; });
+}
+
+OperandUse Distribution::home_in(int value, int stage) const {
+  const OperandUse whole{Layout::replicated(devices_of(stage)), {false}};
+  const Shape& shape = graph_.value({value}).type.shape;
+  const OperandUse* first = nullptr;
+  for (const Use& u : uses(value)) {
+    if (u.stage != stage) continue;
+    if (u.use.layout.has_value_axis()) return whole;
+    if (first == nullptr)
+      first = &u.use;
+    else if (!alike(*first, u.use, shape))
+      return whole;
+  }
+  return first != nullptr ? *first : whole;
+}
+
+OperandUse Distribution::home(int value) const {
+  if (!plan_) return whole();
+  const OperandUse mine = home_in(value, stage_);
+  // Stages that share a weight cut it alike, or not at all.
+  for (const Use& u : uses(value))
+    if (u.stage != stage_ && !same_mesh(home_in(value, u.stage), mine)) return whole();
+  return mine;
+}
+
+std::vector<std::vector<int>> Distribution::addend_groups(int value, int stage,
+                                                          const Piece& piece) const {
+  OperandUse rest = home_in(value, stage);
+  for (const Use& u : uses(value))
+    if (u.stage != stage && !same_mesh(home_in(value, u.stage), rest))
+      rest = {Layout::replicated(devices_of(stage)), {false}};
+  const Shape& shape = graph_.value({value}).type.shape;
+  std::vector<std::vector<int>> out;
+  for (auto& group : groups_along(rest.layout, partial_axes(rest)))
+    if (rest.layout.piece(shape, group[0]).box == piece.box) out.push_back(std::move(group));
+  return out;
+}
+
+Share Distribution::share(int value) const {
+  Share share;
+  const Shape& shape = graph_.value({value}).type.shape;
+  const Piece mine = home(value).layout.piece(shape, device_);
+  std::set<int> stages{stage_};
+  for (const Use& u : uses(value)) stages.insert(u.stage);
+  const auto here = addend_groups(value, stage_, mine);
+  size_t which = 0;
+  while (std::find(here[which].begin(), here[which].end(), device_) == here[which].end()) ++which;
+  std::set<int> reduce, holders;
+  for (int stage : stages) {
+    const auto groups = addend_groups(value, stage, mine);
+    if (groups.size() != here.size())
+      throw Error(
+          ErrorKind::plan,
+          fmt::format("[lower.share] {} is held {} times in stage {} and {} times in stage {}; "
+                      "expected as many",
+                      graph_.value({value}).name, here.size(), stage_, groups.size(), stage),
+          "give the stages that share a weight equally many devices");
+    for (const auto& group : groups) holders.insert(group.begin(), group.end());
+    reduce.insert(groups[which].begin(), groups[which].end());
+  }
+  share.holders = static_cast<int>(holders.size()) * plan_->units();
+  for (int u = 0; u < plan_->units(); ++u)
+    for (int device : reduce) share.reduce.push_back(device + u * plan_->plan_ngpus);
+  if (share.reduce.size() == 1) share.reduce.clear();
+  return share;
+}
+
+Layout Distribution::made(const Node& node, size_t i) const {
+  return plan_ ? placement(node).outputs[i] : Layout::replicated(alone_);
+}
+
+int Distribution::producer_stage(int value) const {
+  const int producer = graph_.value({value}).producer;
+  return producer < 0 ? -1 : stage_of(graph_.nodes[static_cast<size_t>(producer)]);
+}
+
+std::vector<int> Distribution::other_stages(int value) const {
+  const int from = producer_stage(value);
+  std::set<int> stages;
+  if (from >= 0)
+    for (const Use& u : uses(value))
+      if (u.stage != from) stages.insert(u.stage);
+  return {stages.begin(), stages.end()};
+}
+
+Layout Distribution::departure(int value) const {
+  const auto& v = graph_.value({value});
+  const Node& node = graph_.nodes[static_cast<size_t>(v.producer)];
+  const auto at = std::find(node.outputs.begin(), node.outputs.end(), value);
+  return summed(placement(node).outputs[static_cast<size_t>(at - node.outputs.begin())]);
+}
+
+Layout Distribution::arrival(int value, int stage) const {
+  return home_in(value, stage).layout;
+}
+
+std::vector<int> Distribution::arrivals() const {
+  std::vector<int> out;
+  if (!plan_) return out;
+  for (const auto& value : graph_.values) {
+    const auto others = other_stages(value.id);
+    if (std::find(others.begin(), others.end(), stage_) != others.end()) out.push_back(value.id);
+  }
+  return out;
+}
+
+Shape Distribution::sends(const Layout& from, const Layout& to, const Shape& shape) const {
+  Shape out;
+  const auto whole = from.piece(shape, device_).box;
+  for (const Move& m : moves_between(from, to, shape)) {
+    if (m.source != device_) continue;
+    out.push_back(first_rank_ + m.target);
+    for (size_t d = 0; d < m.box.size(); ++d) {
+      out.push_back(m.box[d].start - whole[d].start);
+      out.push_back(m.box[d].length());
+    }
+  }
+  return out;
+}
+
+Shape Distribution::receives(const Layout& from, const Layout& to, const Shape& shape) const {
+  Shape out;
+  const auto whole = to.piece(shape, device_).box;
+  for (const Move& m : moves_between(from, to, shape)) {
+    if (m.target != device_) continue;
+    out.push_back(first_rank_ + m.source);
+    for (size_t d = 0; d < m.box.size(); ++d) {
+      out.push_back(m.box[d].start - whole[d].start);
+      out.push_back(m.box[d].length());
+    }
+  }
+  return out;
+}
+
+}  // namespace nns::lower

@@ -1,0 +1,85 @@
+// Distribution: where every value of a graph lies under a plan, as one stage on one device sees it.
+// Without a plan, all of it on device 0.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+
+#include "lower/adapter.h"
+#include "lower/placement.h"
+#include "lower/program.h"
+
+namespace nns::lower {
+
+class Distribution {
+ public:
+  // `rank` is global; `stage` one of those that run on its device.
+  Distribution(const graph::Graph& graph, std::shared_ptr<const plan::Plan> plan, int rank,
+               int stage);
+
+  bool planned() const { return plan_ != nullptr; }
+  int device() const { return device_; }          // in the plan
+  int first_rank() const { return first_rank_; }  // of the device's scale unit
+  int world() const { return plan_ ? plan_->runtime_ngpus : 1; }
+  int stage() const { return stage_; }
+  bool is_last() const { return stage_ == loss_stage_; }  // the stage that makes the loss
+  const std::vector<int>& devices() const { return devices_of(stage_); }  // of this stage
+  bool is_here(const graph::Node& node) const { return stage_of(node) == stage_; }
+  // Of a node of this stage; nullptr without a plan.
+  const NodePlacement* placed(const graph::Node& node) const;
+
+  // A value whole on every device of this stage.
+  OperandUse whole() const { return {Layout::replicated(devices()), {false}}; }
+  // How a parameter or buffer rests in this stage, and how its gradients are shared.
+  OperandUse home(int value) const;
+  Share share(int value) const;
+  bool is_used_here(int value) const;
+  // How a node of this stage makes its output number `i`.
+  Layout made(const graph::Node& node, size_t i) const;
+
+  // Stages that read a value of another one, ascending.
+  std::vector<int> other_stages(int value) const;
+  int producer_stage(int value) const;
+  // How a value leaves the stage that makes it, and arrives in one that reads it.
+  Layout departure(int value) const;
+  Layout arrival(int value, int stage) const;
+  // Values that this stage gets from others, ascending.
+  std::vector<int> arrivals() const;
+
+  // What this rank sends or receives when a tensor goes from one layout to another: for each region
+  // the other rank, then start and length in the local piece per dimension, all in one list.
+  Shape sends(const Layout& from, const Layout& to, const Shape& shape) const;
+  Shape receives(const Layout& from, const Layout& to, const Shape& shape) const;
+
+  // Axes of more than one part along which a use gives addends of the gradient.
+  static std::vector<int> partial_axes(const OperandUse& use);
+
+ private:
+  struct Use {
+    int stage;
+    OperandUse use;
+  };
+
+  int stage_of(const graph::Node& node) const {
+    return entries_.empty() ? 0 : entries_[static_cast<size_t>(node.id)]->stage;
+  }
+  const std::vector<int>& devices_of(int stage) const;
+  const NodePlacement& placement(const graph::Node& node) const;
+  const std::vector<Use>& uses(int value) const;
+  OperandUse home_in(int value, int stage) const;
+  // Global devices (of the plan) whose gradients are addends of one total, for a piece; sorted.
+  std::vector<std::vector<int>> addend_groups(int value, int stage, const Piece& piece) const;
+  void find_loss_stage();
+  void find_uses();
+
+  const graph::Graph& graph_;
+  std::shared_ptr<const plan::Plan> plan_;
+  int device_ = 0, first_rank_ = 0, stage_ = 0, loss_stage_ = 0;
+  std::vector<int> alone_{0};
+  std::vector<const plan::OpPlan*> entries_;  // by node; empty without a plan
+  mutable std::vector<std::optional<NodePlacement>> placements_;
+  std::vector<std::vector<Use>> uses_;  // by value
+};
+
+}  // namespace nns::lower
