@@ -8,8 +8,8 @@ local job = 'recipes/nanogpt.lua preset=tiny layers=2 width=32 block=16 precisio
   .. 'max_val_steps=2 global_batch_size=8 dropout=0.1 threads=1'
 
 local function train(name, more)
-  local out, code = shell.nnscaler(('run %s checkpoint.save_dir=%s/%s gen_savedir=%s/%s.gen --metrics '
-    .. '%s/%s.jsonl %s'):format(job, folder, name, folder, name, folder, name, more))
+  local out, code = shell.nnscaler(('run %s checkpoint.save_dir=%s/%s gen_savedir=%s/%s.gen '
+    .. '--metrics %s/%s.jsonl %s'):format(job, folder, name, folder, name, folder, name, more))
   assert.equal(0, code, out)
   local rows = {}
   for line in base.file_read(('%s/%s.jsonl'):format(folder, name)):gmatch '[^\n]+' do
@@ -54,12 +54,14 @@ describe('several ranks', function()
   end)
 
   it('name what does not fit', function()
-    local out = shell.nnscaler(('run %s max_train_steps=1 -n 2 eager=true gen_savedir=%s/e'):format(job,
-      folder))
-    assert.matches('%[trainer.eager%] eager=true runs on one device; the run has 2 ranks', out)
-    out = shell.nnscaler(('run %s max_train_steps=1 -n 2 compute_config.runtime_ngpus=4'):format(job))
-    assert.matches('compute_config.runtime_ngpus is 4; the run has 2 ranks', out)
-    out = shell.nnscaler(('run %s max_train_steps=1 -n 2 pas_policy=no_such'):format(job))
-    assert.matches("no policy 'no_such'", out)
+    local function refused(more)
+      return (shell.nnscaler(('run %s max_train_steps=1 gen_savedir=%s/e -n 2 %s'):format(job, folder,
+        more)))
+    end
+    assert.matches('%[trainer.eager%] eager=true runs on one device; the run has 2 ranks',
+      refused 'eager=true')
+    assert.matches('compute_config.runtime_ngpus is 4; the run has 2 ranks',
+      refused 'compute_config.runtime_ngpus=4')
+    assert.matches("no policy 'no_such'", refused 'pas_policy=no_such')
   end)
 end)

@@ -46,7 +46,7 @@ function M.model(saved)
   for i, entry in ipairs(model:named_buffers()) do
     buffers[i] = { name = entry.name, data = entry.buffer, persistent = entry.persistent }
   end
-  local weights = saver.weights { parameters = parameters, buffers = buffers }
+  local weights = saver.weights { engine = { parameters = parameters, buffers = buffers } }
   saved:check(weights)
   saved:copy_to(weights)
   return model:eval()
