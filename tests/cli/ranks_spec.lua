@@ -55,8 +55,8 @@ describe('several ranks', function()
 
   it('name what does not fit', function()
     local function refused(more)
-      return (shell.nnscaler(('run %s max_train_steps=1 gen_savedir=%s/e -n 2 %s'):format(job, folder,
-        more)))
+      return (shell.nnscaler(('run %s max_train_steps=1 gen_savedir=%s/e -n 2 %s')
+        :format(job, folder, more)))
     end
     assert.matches('%[trainer.eager%] eager=true runs on one device; the run has 2 ranks',
       refused 'eager=true')
