@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "base/log.h"
+#include "comm/backend.h"
 #include "comm/group.h"
 #include "comm/local.h"
 #include "script/library.h"
@@ -26,13 +27,23 @@ using tensor::check_real;
 
 constexpr const char* kCommunicator = "nnscaler.Communicator";
 constexpr const char* kGroup = "nnscaler.Group";
+constexpr const char* kHandle = "nnscaler.CommunicationHandle";
 constexpr const char* kCurrent = "nnscaler.comm.current";
 
 using CommunicatorPtr = std::shared_ptr<Communicator>;
-using GroupPtr = std::shared_ptr<Group>;
+using HandlePtr = std::shared_ptr<Handle>;
+
+// Calls that a person wrote are compared between the ranks; those of a program were agreed on
+// before.
+struct GroupDoor {
+  std::shared_ptr<Group> group;
+  bool checked;
+};
 
 Group& group_at(lua_State* L) {
-  return *script::check_object<GroupPtr>(L, 1, kGroup);
+  const auto& door = script::check_object<GroupDoor>(L, 1, kGroup);
+  door.group->set_checked(door.checked);
+  return *door.group;
 }
 Communicator& communicator_at(lua_State* L) {
   return *script::check_object<CommunicatorPtr>(L, 1, kCommunicator);
@@ -50,6 +61,19 @@ int group_all_reduce(lua_State* L) {  // (group, tensor [, 'sum'|'max'|'min']) �
   at::Tensor t = check_real(L, 2);
   group_at(L).all_reduce(t, reduce_at(L, 3));
   lua_pushvalue(L, 2);
+  return 1;
+}
+int group_all_reduce_async(lua_State* L) {  // (group, tensor [, reduce]) → handle
+  at::Tensor t = check_real(L, 2);
+  script::push_object<HandlePtr>(L, kHandle, group_at(L).all_reduce_async(t, reduce_at(L, 3)));
+  return 1;
+}
+int handle_wait(lua_State* L) {  // (handle): returns when the tensor is reduced
+  script::check_object<HandlePtr>(L, 1, kHandle)->wait();
+  return 0;
+}
+int handle_done(lua_State* L) {  // (handle) → whether `wait` would return at once
+  lua_pushboolean(L, script::check_object<HandlePtr>(L, 1, kHandle)->done());
   return 1;
 }
 int group_all_gather(lua_State* L) {  // (group, tensor, dim, whole)
@@ -127,7 +151,7 @@ int communicator_backend(lua_State* L) {
   script::push_string(L, communicator_at(L).backend());
   return 1;
 }
-int communicator_group(lua_State* L) {  // (communicator, list of ranks)
+int communicator_group(lua_State* L) {  // (communicator, list of ranks [, {checked=true}])
   Communicator& communicator = communicator_at(L);
   std::vector<int> ranks;
   for (int64_t r : script::check_ints(L, 2)) {
@@ -141,12 +165,77 @@ int communicator_group(lua_State* L) {  // (communicator, list of ranks)
   if (!std::binary_search(ranks.begin(), ranks.end(), communicator.rank()))
     fail(ErrorKind::usage, "[comm.group] rank {} is not a member of the group it asks for",
          communicator.rank());
-  script::push_object<GroupPtr>(L, kGroup, communicator.group(std::move(ranks)));
+  const bool checked = !lua_istable(L, 3) || script::field_boolean(L, 3, "checked", true);
+  script::push_object<GroupDoor>(L, kGroup, {communicator.group(std::move(ranks)), checked});
   return 1;
 }
 
-int current(lua_State* L) {  // () → communicator of this rank, or nil when there is one rank only
+int current(lua_State* L) {  // () → communicator of this rank, or nil before it has joined one
   lua_getfield(L, LUA_REGISTRYINDEX, kCurrent);
+  return 1;
+}
+
+// --- joining what a launcher started
+// --------------------------------------------------------------
+
+int launch(lua_State* L) {  // () → { launcher=, rank=, size=, local_rank=, local_size= }
+  const Launch found = read_launch();
+  lua_createtable(L, 0, 5);
+  script::push_string(L, found.launcher);
+  lua_setfield(L, -2, "launcher");
+  const std::pair<const char*, int> numbers[] = {{"rank", found.rank},
+                                                 {"size", found.size},
+                                                 {"local_rank", found.local_rank},
+                                                 {"local_size", found.local_size}};
+  for (const auto& [name, value] : numbers) {
+    lua_pushinteger(L, value);
+    lua_setfield(L, -2, name);
+  }
+  return 1;
+}
+
+CommunicatorPtr join(const std::string& backend, const Launch& launch,
+                     const ConnectOptions& options) {
+  if (backend == "mpi") return connect_mpi(launch, options);
+  if (backend == "gloo") return connect_gloo(launch, options);
+  return join_local(make_local_world(1), 0);
+}
+
+// ([{ backend='auto', timeout_s=600, message_bytes=2^30 }]) → communicator, which becomes the
+// current one. A process joins once: a second call gives what the first gave.
+int connect(lua_State* L) {
+  if (lua_isnoneornil(L, 1)) {
+    lua_settop(L, 0);
+    lua_newtable(L);
+  }
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const std::string wanted = script::field_string(L, 1, "backend", "auto");
+  const Launch launch = read_launch();
+  const std::string backend = choose_backend(wanted, launch, process_environment());
+  lua_getfield(L, LUA_REGISTRYINDEX, kCurrent);
+  if (!lua_isnil(L, -1)) {
+    const auto& known = script::check_object<CommunicatorPtr>(L, -1, kCommunicator);
+    if (wanted != "auto" && known->backend() != backend)
+      fail(ErrorKind::usage, "[comm.connect] this process has joined by '{}'; '{}' is too late",
+           known->backend(), backend);
+    return 1;
+  }
+  ConnectOptions options;
+  options.timeout_s = script::field_number(L, 1, "timeout_s", options.timeout_s);
+  options.message_bytes = script::field_int(L, 1, "message_bytes", options.message_bytes);
+  if (!(options.timeout_s > 0))
+    fail(ErrorKind::usage, "[comm.connect] timeout_s is {}; expected a time above 0",
+         options.timeout_s);
+  if (options.message_bytes < 1 || options.message_bytes > INT32_MAX)
+    fail(ErrorKind::usage, "[comm.connect] message_bytes is {}; expected 1 to {}",
+         options.message_bytes, INT32_MAX);
+  CommunicatorPtr communicator = join(backend, launch, options);
+  log::set_rank(launch.rank, launch.size);
+  log::info("nnscaler.comm", "{} ranks joined by {}, started by {}; {} on this host", launch.size,
+            backend, launch.launcher, launch.local_size);
+  script::push_object<CommunicatorPtr>(L, kCommunicator, std::move(communicator));
+  lua_pushvalue(L, -1);
+  lua_setfield(L, LUA_REGISTRYINDEX, kCurrent);
   return 1;
 }
 
@@ -210,27 +299,33 @@ int run_local(lua_State* L) {  // (ranks, module, argument text) → list of res
 }
 
 int open_module(lua_State* L) {
-  script::make_type<GroupPtr>(L, kGroup,
-                              {{"all_reduce", guarded<group_all_reduce>},
-                               {"all_gather", guarded<group_all_gather>},
-                               {"reduce_scatter", guarded<group_reduce_scatter>},
-                               {"all_to_all", guarded<group_all_to_all>},
-                               {"broadcast", guarded<group_broadcast>},
-                               {"send", guarded<group_send>},
-                               {"recv", guarded<group_recv>},
-                               {"barrier", guarded<group_barrier>},
-                               {"exchange", guarded<group_exchange>},
-                               {"size", guarded<group_size>},
-                               {"position", guarded<group_position>},
-                               {"ranks", guarded<group_ranks>},
-                               {"bytes_sent", guarded<group_bytes_sent>}});
+  script::make_type<GroupDoor>(L, kGroup,
+                               {{"all_reduce", guarded<group_all_reduce>},
+                                {"all_reduce_async", guarded<group_all_reduce_async>},
+                                {"all_gather", guarded<group_all_gather>},
+                                {"reduce_scatter", guarded<group_reduce_scatter>},
+                                {"all_to_all", guarded<group_all_to_all>},
+                                {"broadcast", guarded<group_broadcast>},
+                                {"send", guarded<group_send>},
+                                {"recv", guarded<group_recv>},
+                                {"barrier", guarded<group_barrier>},
+                                {"exchange", guarded<group_exchange>},
+                                {"size", guarded<group_size>},
+                                {"position", guarded<group_position>},
+                                {"ranks", guarded<group_ranks>},
+                                {"bytes_sent", guarded<group_bytes_sent>}});
   script::make_type<CommunicatorPtr>(L, kCommunicator,
                                      {{"rank", guarded<communicator_rank>},
                                       {"size", guarded<communicator_size>},
                                       {"backend", guarded<communicator_backend>},
                                       {"group", guarded<communicator_group>}});
+  script::make_type<HandlePtr>(L, kHandle,
+                               {{"wait", guarded<handle_wait>}, {"done", guarded<handle_done>}});
   lua_createtable(L, 0, 4);
-  script::set_functions(L, {{"current", guarded<current>}, {"run_local", guarded<run_local>}});
+  script::set_functions(L, {{"current", guarded<current>},
+                            {"connect", guarded<connect>},
+                            {"launch", guarded<launch>},
+                            {"run_local", guarded<run_local>}});
   return 1;
 }
 

@@ -6,6 +6,9 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 
+#include <fmt/ranges.h>
+
+#include "base/error.h"
 #include "lower/layout.h"
 
 namespace nns::comm {
@@ -62,10 +65,67 @@ std::vector<int64_t> with_front(int n, const at::Tensor& tensor) {
   return sizes;
 }
 
+// Writes a dense copy back into the tensor it was made of.
+class CopyBack : public Handle {
+ public:
+  CopyBack(std::shared_ptr<Handle> inner, at::Tensor to, at::Tensor from)
+      : inner_(std::move(inner)), to_(std::move(to)), from_(std::move(from)) {}
+
+  bool done() override {
+    if (inner_ && !inner_->done()) return false;
+    finish();
+    return true;
+  }
+  void wait() override {
+    if (inner_) inner_->wait();
+    finish();
+  }
+
+ private:
+  void finish() {
+    if (from_.defined()) to_.copy_(from_);
+    inner_.reset();
+    from_.reset();
+  }
+  std::shared_ptr<Handle> inner_;
+  at::Tensor to_, from_;
+};
+
 }  // namespace
+
+std::string Group::call_text(const char* operation, const at::Tensor& like) {
+  if (!like.defined()) return fmt::format("{} #{}", operation, calls_++);
+  return fmt::format("{} {} [{}] #{}", operation, c10::toString(like.scalar_type()),
+                     fmt::join(like.sizes(), ", "), calls_++);
+}
+
+void Group::compare_calls(const char* operation, const std::vector<std::string>& calls) const {
+  const auto& mine = calls[static_cast<size_t>(position_)];
+  for (size_t k = 0; k < calls.size(); ++k)
+    if (calls[k] != mine)
+      fail(ErrorKind::communication,
+           "[comm.{}] the ranks of group {} disagree: rank {} calls {}, rank {} calls {}",
+           operation, fmt::join(ranks_, ","), ranks_[static_cast<size_t>(position_)], mine,
+           ranks_[k], calls[k]);
+}
+
+void Group::check(const char* operation, const at::Tensor& like) {
+  if (!checked_ || compares()) return;
+  compare_calls(operation, exchange(call_text(operation, like)));
+}
+
+std::shared_ptr<Handle> Group::all_reduce_async(at::Tensor& tensor, Reduce reduce) {
+  if (size() == 1) return std::make_shared<CopyBack>(nullptr, tensor, at::Tensor());
+  check("all_reduce", tensor);
+  at::Tensor dense = tensor.contiguous();
+  auto inner = start_all_reduce(dense, reduce);
+  return std::make_shared<CopyBack>(std::move(inner), tensor,
+                                    dense.is_same(tensor) ? at::Tensor() : dense);
+}
 
 void Group::all_reduce(at::Tensor& tensor, Reduce reduce) {
   if (size() == 1) return;
+  check("all_reduce", tensor);
   if (tensor.is_contiguous()) return do_all_reduce(tensor, reduce);
   at::Tensor dense = tensor.contiguous();
   do_all_reduce(dense, reduce);
@@ -75,6 +135,7 @@ void Group::all_reduce(at::Tensor& tensor, Reduce reduce) {
 at::Tensor Group::all_gather(const at::Tensor& local, int64_t dim, int64_t whole) {
   if (size() == 1) return local;
   const at::Tensor one = padded(local, dim, part(whole, 0, size()).length()).contiguous();
+  check("all_gather", one);
   at::Tensor all = at::empty(with_front(size(), one), one.options());
   do_all_gather(all, one);
   return join(all, dim, whole, size());
@@ -82,6 +143,7 @@ at::Tensor Group::all_gather(const at::Tensor& local, int64_t dim, int64_t whole
 
 at::Tensor Group::reduce_scatter(const at::Tensor& addend, int64_t dim) {
   if (size() == 1) return addend;
+  check("reduce_scatter", addend);
   const at::Tensor all = cut(addend, dim, size());
   at::Tensor one = at::empty(all.sizes().slice(1), all.options());
   do_reduce_scatter(one, all);
@@ -93,6 +155,7 @@ at::Tensor Group::all_to_all(const at::Tensor& local, int64_t dim, int64_t from,
   // Parts of `dim` go out; what comes in are the ranks' parts of `from`, padded alike.
   const at::Tensor in =
       cut(padded(local, from, part(whole, 0, size()).length()), dim, size()).contiguous();
+  check("all_to_all", in);
   at::Tensor out = at::empty(in.sizes(), in.options());
   do_all_to_all(out, in);
   const int64_t mine = part(local.size(dim), position(), size()).length();
@@ -101,6 +164,7 @@ at::Tensor Group::all_to_all(const at::Tensor& local, int64_t dim, int64_t from,
 
 void Group::broadcast(at::Tensor& tensor, int root) {
   if (size() == 1) return;
+  check("broadcast", tensor);
   if (tensor.is_contiguous()) return do_broadcast(tensor, root);
   at::Tensor dense = tensor.contiguous();
   do_broadcast(dense, root);

@@ -2,14 +2,14 @@
 // contiguous CPU or device tensors of equal size on all ranks; cutting and joining along dimensions
 // (also uneven ones) is done here once for all backends.
 //
-// All members call the same operations in the same order. Every call carries a sequence number, an
-// operation name, dtype and element count; a backend that sees a mismatch throws a communication
-// Error that names operation, group, ranks and what differs. A group of one rank does nothing.
+// All members call the same operations in the same order. While a group is `checked` (and always in
+// the local backend) the ranks first compare operation, dtype, shape and number of the call, and
+// throw a communication Error that names operation, group, ranks and what differs. A group of one
+// rank does nothing.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -18,6 +18,14 @@
 namespace nns::comm {
 
 enum class Reduce { sum, max, min };
+
+// An operation under way. Its tensor must not be touched before `wait` returns.
+class Handle {
+ public:
+  virtual ~Handle() = default;
+  virtual bool done() = 0;  // drives the operation on, never waits
+  virtual void wait() = 0;
+};
 
 class Group {
  public:
@@ -31,9 +39,13 @@ class Group {
   int position() const { return position_; }  // of this rank in `ranks`
   // Payload bytes this rank has sent through the group.
   int64_t bytes_sent() const { return bytes_sent_; }
+  // Compares each further collective of this group between the ranks before it starts.
+  void set_checked(bool checked) { checked_ = checked; }
 
   // Reduces in place. Addends are added in order of rank; bfloat16 and float16 in float32.
   void all_reduce(at::Tensor& tensor, Reduce reduce = Reduce::sum);
+  // The same without waiting, where the backend can; else complete on return.
+  std::shared_ptr<Handle> all_reduce_async(at::Tensor& tensor, Reduce reduce = Reduce::sum);
   // Joins the local parts along `dim`; `whole` is its length in the result (parts as part_of).
   at::Tensor all_gather(const at::Tensor& local, int64_t dim, int64_t whole);
   // Sums, and keeps this rank's part along `dim`.
@@ -51,16 +63,30 @@ class Group {
  protected:
   // Backends: contiguous tensors; `all` has size() times the elements of `one`.
   virtual void do_all_reduce(at::Tensor& tensor, Reduce reduce) = 0;
+  // Gives nullptr when it is complete already.
+  virtual std::shared_ptr<Handle> start_all_reduce(at::Tensor& tensor, Reduce reduce) {
+    do_all_reduce(tensor, reduce);
+    return nullptr;
+  }
   virtual void do_all_gather(at::Tensor& all, const at::Tensor& one) = 0;
   virtual void do_reduce_scatter(at::Tensor& one, const at::Tensor& all) = 0;
   virtual void do_all_to_all(at::Tensor& out, const at::Tensor& in) = 0;
   virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
   void count(int64_t bytes) { bytes_sent_ += bytes; }
+  // What the ranks must agree on, as text (`like` may be undefined); throws if calls[k] differ.
+  std::string call_text(const char* operation, const at::Tensor& like);
+  void compare_calls(const char* operation, const std::vector<std::string>& calls) const;
+  // Of a backend that compares by itself.
+  virtual bool compares() const { return false; }
 
  private:
+  void check(const char* operation, const at::Tensor& like);
+
   std::vector<int> ranks_;
   int position_;
   int64_t bytes_sent_ = 0;
+  uint64_t calls_ = 0;
+  bool checked_ = false;
 };
 
 // One rank's door to all others. Groups are made by their members only, in an agreed order.

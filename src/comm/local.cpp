@@ -108,12 +108,12 @@ class LocalGroup : public Group {
   }
 
   void barrier() override {
-    meet("barrier", {}, [](const auto&) {});
+    meet("barrier", post_of("barrier"), [](const auto&) {});
   }
 
   std::vector<std::string> exchange(const std::string& mine) override {
     std::vector<std::string> all;
-    LocalWorld::Post post;
+    LocalWorld::Post post = post_of("exchange");
     post.text = mine;
     meet("exchange", std::move(post), [&](const std::vector<LocalWorld::Post>& posts) {
       for (const auto& p : posts) all.push_back(p.text);
@@ -131,13 +131,15 @@ class LocalGroup : public Group {
     if (n * chunk > tensor.numel())
       mine.narrow(0, tensor.numel(), n * chunk - tensor.numel()).zero_();
     at::Tensor sum = at::empty({chunk}, tensor.options());
-    meet("all_reduce", post_of(mine, sum, tensor), [&](const auto& posts) {
-      std::vector<at::Tensor> addends;
-      for (const auto& p : posts) addends.push_back(p.in->narrow(0, position() * chunk, chunk));
-      reduce_in_order(sum, addends, reduce);
+    meet("all_reduce", post_of("all_reduce", mine, sum, tensor), [&](const auto& posts) {
+      std::vector<const void*> addends;
+      for (const auto& p : posts)
+        addends.push_back(static_cast<const char*>(p.in->const_data_ptr()) +
+                          position() * chunk * static_cast<int64_t>(p.in->element_size()));
+      reduce_in_order(sum.mutable_data_ptr(), addends.data(), n, chunk, sum.scalar_type(), reduce);
       count_elements(tensor, (n - 1) * chunk);
     });
-    meet("all_reduce", post_of(mine, sum, tensor), [&](const auto& posts) {
+    meet("all_reduce", post_of("all_reduce", mine, sum, tensor), [&](const auto& posts) {
       for (int k = 0; k < n; ++k)
         mine.narrow(0, k * chunk, chunk).copy_(*posts[static_cast<size_t>(k)].out);
       count_elements(tensor, (n - 1) * chunk);
@@ -146,23 +148,24 @@ class LocalGroup : public Group {
   }
 
   void do_all_gather(at::Tensor& all, const at::Tensor& one) override {
-    meet("all_gather", post_of(one, all), [&](const auto& posts) {
+    meet("all_gather", post_of("all_gather", one, all), [&](const auto& posts) {
       for (int k = 0; k < size(); ++k) all[k].copy_(*posts[static_cast<size_t>(k)].in);
       count_elements(one, (size() - 1) * one.numel());
     });
   }
 
   void do_reduce_scatter(at::Tensor& one, const at::Tensor& all) override {
-    meet("reduce_scatter", post_of(all, one), [&](const auto& posts) {
-      std::vector<at::Tensor> addends;
-      for (const auto& p : posts) addends.push_back((*p.in)[position()]);
-      reduce_in_order(one, addends, Reduce::sum);
+    meet("reduce_scatter", post_of("reduce_scatter", all, one), [&](const auto& posts) {
+      std::vector<const void*> addends;
+      for (const auto& p : posts) addends.push_back((*p.in)[position()].const_data_ptr());
+      reduce_in_order(one.mutable_data_ptr(), addends.data(), size(), one.numel(),
+                      one.scalar_type(), Reduce::sum);
       count_elements(one, (size() - 1) * one.numel());
     });
   }
 
   void do_all_to_all(at::Tensor& out, const at::Tensor& in) override {
-    meet("all_to_all", post_of(in, out), [&](const auto& posts) {
+    meet("all_to_all", post_of("all_to_all", in, out), [&](const auto& posts) {
       for (int k = 0; k < size(); ++k)
         out[k].copy_((*posts[static_cast<size_t>(k)].in)[position()]);
       count_elements(in, in.numel() / size() * (size() - 1));
@@ -170,24 +173,25 @@ class LocalGroup : public Group {
   }
 
   void do_broadcast(at::Tensor& tensor, int root) override {
-    meet("broadcast", post_of(tensor, tensor), [&](const auto& posts) {
+    meet("broadcast", post_of("broadcast", tensor, tensor), [&](const auto& posts) {
       if (position() != root) tensor.copy_(*posts[static_cast<size_t>(root)].in);
       if (position() == root) count_elements(tensor, (size() - 1) * tensor.numel());
     });
   }
 
+  bool compares() const override { return true; }
+
  private:
   // Ranks must agree on type and shape of `like`.
-  static LocalWorld::Post post_of(const at::Tensor& in, const at::Tensor& out,
-                                  const at::Tensor& like) {
-    return {
-        fmt::format("{} [{}]", c10::toString(like.scalar_type()), fmt::join(like.sizes(), ", ")),
-        &in,
-        &out,
-        {}};
+  LocalWorld::Post post_of(const char* operation, const at::Tensor& in, const at::Tensor& out,
+                           const at::Tensor& like) {
+    return {call_text(operation, like), &in, &out, {}};
   }
-  static LocalWorld::Post post_of(const at::Tensor& in, const at::Tensor& out) {
-    return post_of(in, out, in);
+  LocalWorld::Post post_of(const char* operation, const at::Tensor& in, const at::Tensor& out) {
+    return post_of(operation, in, out, in);
+  }
+  LocalWorld::Post post_of(const char* operation) {
+    return {call_text(operation, at::Tensor()), nullptr, nullptr, {}};
   }
 
   void count_elements(const at::Tensor& like, int64_t elements) {
@@ -197,19 +201,10 @@ class LocalGroup : public Group {
   // All members post, each then works on what all posted, and leaves when all are done with it.
   template <class F>
   void meet(const char* operation, LocalWorld::Post post, F work) {
-    post.call = fmt::format("{} {} #{}", operation, post.call, calls_++);
     arrive(operation, [&] { room_->posts[static_cast<size_t>(position())] = std::move(post); });
-    for (int k = 0; k < size(); ++k) {
-      const auto& theirs = room_->posts[static_cast<size_t>(k)].call;
-      const auto& mine = room_->posts[static_cast<size_t>(position())].call;
-      if (theirs != mine) {
-        const std::string what = fmt::format(
-            "[comm.{}] the ranks of group {} disagree: rank {} calls {}, rank {} calls {}",
-            operation, fmt::join(ranks(), ","), ranks()[static_cast<size_t>(position())], mine,
-            ranks()[static_cast<size_t>(k)], theirs);
-        fail(ErrorKind::communication, "{}", what);
-      }
-    }
+    std::vector<std::string> calls;
+    for (const auto& p : room_->posts) calls.push_back(p.call);
+    compare_calls(operation, calls);
     work(room_->posts);
     arrive(operation, [] {});
   }
@@ -231,7 +226,6 @@ class LocalGroup : public Group {
 
   std::shared_ptr<LocalWorld> world_;
   std::shared_ptr<LocalWorld::Room> room_;
-  uint64_t calls_ = 0;
 };
 
 class LocalCommunicator : public Communicator {

@@ -1,39 +1,106 @@
 #include "comm/reduce.h"
 
-#include <ATen/ops/logical_and.h>
-#include <ATen/ops/logical_or.h>
-#include <ATen/ops/maximum.h>
-#include <ATen/ops/minimum.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/error.h"
 
 namespace nns::comm {
 namespace {
 
-void combine(at::Tensor& total, const at::Tensor& addend, Reduce reduce) {
-  if (reduce == Reduce::sum)
-    total.add_(addend);
-  else if (reduce == Reduce::max)
-    at::maximum_out(total, total, addend);
+// Addends are combined by blocks that stay in the first cache; so `out` may be an addend.
+constexpr int64_t kBlock = 1024;
+
+template <class T>
+struct Sum {
+  T operator()(T a, T b) const {
+    if constexpr (std::is_integral_v<T>)  // wraps around
+      return static_cast<T>(static_cast<uint64_t>(a) + static_cast<uint64_t>(b));
+    else
+      return a + b;
+  }
+};
+template <class T>
+bool is_nan(T a) {
+  if constexpr (std::is_integral_v<T>)
+    return false;
   else
-    at::minimum_out(total, total, addend);
+    return a != a;
+}
+template <class T>
+struct Max {
+  T operator()(T a, T b) const { return a > b || is_nan(a) ? a : b; }
+};
+template <class T>
+struct Min {
+  T operator()(T a, T b) const { return a < b || is_nan(a) ? a : b; }
+};
+struct Or {
+  uint8_t operator()(uint8_t a, uint8_t b) const { return a | b; }
+};
+struct And {
+  uint8_t operator()(uint8_t a, uint8_t b) const { return a & b; }
+};
+
+// T is stored, A is what is computed in. The build's -O2 would not vectorise these loops.
+template <class T, class A, class Combine>
+__attribute__((optimize("O3"))) void run(void* out, const void* const* addends, int n,
+                                         int64_t count, Combine combine) {
+  A total[kBlock];
+  for (int64_t start = 0; start < count; start += kBlock) {
+    const int64_t length = std::min(kBlock, count - start);
+    const T* first = static_cast<const T*>(addends[0]) + start;
+    for (int64_t i = 0; i < length; ++i) total[i] = static_cast<A>(first[i]);
+    for (int k = 1; k < n; ++k) {
+      const T* addend = static_cast<const T*>(addends[k]) + start;
+      for (int64_t i = 0; i < length; ++i) total[i] = combine(total[i], static_cast<A>(addend[i]));
+    }
+    T* to = static_cast<T*>(out) + start;
+    for (int64_t i = 0; i < length; ++i) to[i] = static_cast<T>(total[i]);
+  }
+}
+
+template <class T, class A = T>
+void by_reduce(void* out, const void* const* addends, int n, int64_t count, Reduce reduce) {
+  if (reduce == Reduce::sum)
+    run<T, A>(out, addends, n, count, Sum<A>());
+  else if (reduce == Reduce::max)
+    run<T, A>(out, addends, n, count, Max<A>());
+  else
+    run<T, A>(out, addends, n, count, Min<A>());
 }
 
 }  // namespace
 
-void reduce_in_order(at::Tensor& out, const std::vector<at::Tensor>& addends, Reduce reduce) {
-  const auto type = out.scalar_type();
-  if (type == at::kBool) {
-    at::Tensor total = addends[0].clone();
-    for (size_t k = 1; k < addends.size(); ++k)
-      total = reduce == Reduce::min ? at::logical_and(total, addends[k])
-                                    : at::logical_or(total, addends[k]);
-    out.copy_(total);
-  } else if (type == at::kBFloat16 || type == at::kHalf) {
-    at::Tensor total = addends[0].to(at::kFloat);
-    for (size_t k = 1; k < addends.size(); ++k) combine(total, addends[k].to(at::kFloat), reduce);
-    out.copy_(total);
-  } else {
-    out.copy_(addends[0]);
-    for (size_t k = 1; k < addends.size(); ++k) combine(out, addends[k], reduce);
+void reduce_in_order(void* out, const void* const* addends, int n, int64_t count,
+                     at::ScalarType type, Reduce reduce) {
+  switch (type) {
+    case at::kFloat:
+      return by_reduce<float>(out, addends, n, count, reduce);
+    case at::kDouble:
+      return by_reduce<double>(out, addends, n, count, reduce);
+    case at::kBFloat16:
+      return by_reduce<c10::BFloat16, float>(out, addends, n, count, reduce);
+    case at::kHalf:
+      return by_reduce<c10::Half, float>(out, addends, n, count, reduce);
+    case at::kLong:
+      return by_reduce<int64_t>(out, addends, n, count, reduce);
+    case at::kInt:
+      return by_reduce<int32_t>(out, addends, n, count, reduce);
+    case at::kShort:
+      return by_reduce<int16_t>(out, addends, n, count, reduce);
+    case at::kChar:
+      return by_reduce<int8_t>(out, addends, n, count, reduce);
+    case at::kByte:
+      return by_reduce<uint8_t>(out, addends, n, count, reduce);
+    case at::kBool:
+      if (reduce == Reduce::min) return run<uint8_t, uint8_t>(out, addends, n, count, And());
+      return run<uint8_t, uint8_t>(out, addends, n, count, Or());
+    default:
+      fail(ErrorKind::communication, "[comm.reduce] {} cannot be reduced", c10::toString(type));
   }
 }
 

@@ -1,16 +1,18 @@
 // Reduction of addends in order of rank: the same bits on every rank and in every backend of ours.
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 
-#include <vector>
+#include <cstdint>
 
 #include "comm/group.h"
 
 namespace nns::comm {
 
-// Writes addends[0] + addends[1] + … into `out`. bfloat16 and float16 are summed in float32 and
-// rounded once; bool is or (sum, max) or and (min).
-void reduce_in_order(at::Tensor& out, const std::vector<at::Tensor>& addends, Reduce reduce);
+// Writes addends[0] + addends[1] + … (n of them, `count` elements each) into `out`, which may be
+// one of them. bfloat16 and float16 are summed in float32 and rounded once; bool is or (sum, max)
+// or and (min); the greatest or least of NaN and a number is NaN. Throws on complex types.
+void reduce_in_order(void* out, const void* const* addends, int n, int64_t count,
+                     at::ScalarType type, Reduce reduce);
 
 }  // namespace nns::comm

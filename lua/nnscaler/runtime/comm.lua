@@ -14,7 +14,7 @@ function M.group(ranks)
   local key = table.concat(ranks, ',')
   local group = groups[key]
   if not group then
-    group = C.current():group(ranks)
+    group = C.current():group(ranks, { checked = false })
     groups[key] = group
   end
   return group

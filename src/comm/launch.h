@@ -1,0 +1,34 @@
+// Who started this process among how many: what mpirun, torchrun and Slurm put into the
+// environment, and the back end that follows from it.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace nns::comm {
+
+struct Launch {
+  std::string launcher = "none";  // none, mpirun, torchrun or slurm
+  int rank = 0;
+  int size = 1;
+  int local_rank = 0;  // among the ranks of this host
+  int local_size = 1;
+};
+
+using Environment = std::function<std::optional<std::string>(const std::string&)>;
+
+// Throws a usage error that names the variables when they contradict each other.
+Launch read_launch(const Environment& environment);
+Launch read_launch();  // of this process
+
+// The back end by name: "auto" (or "") gives mpi under mpirun, gloo under torchrun, under Slurm
+// gloo where MASTER_ADDR is set and mpi elsewhere, else local. Throws when `wanted` is unknown or
+// cannot join what was started.
+std::string choose_backend(const std::string& wanted, const Launch& launch,
+                           const Environment& environment);
+
+// The variables of this process.
+Environment process_environment();
+
+}  // namespace nns::comm

@@ -1,0 +1,12 @@
+// Stands for the mpi back end in a build that found no MPI.
+#include "base/error.h"
+#include "comm/backend.h"
+
+namespace nns::comm {
+
+std::shared_ptr<Communicator> connect_mpi(const Launch&, const ConnectOptions&) {
+  throw Error(ErrorKind::communication, "[comm.mpi] this build has no mpi back end",
+              "install libopenmpi-dev and build again");
+}
+
+}  // namespace nns::comm

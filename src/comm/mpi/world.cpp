@@ -1,0 +1,116 @@
+#include "comm/mpi/world.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+#include "base/error.h"
+
+namespace nns::comm {
+namespace {
+
+constexpr int kSpins = 4000, kYields = 4000;
+
+class Requests : public Operation {
+ public:
+  Requests(std::vector<MPI_Request>& requests, const char* name)
+      : requests_(requests), name_(name) {}
+  bool step() override { return test_all(requests_, name_); }
+
+ private:
+  std::vector<MPI_Request>& requests_;
+  const char* name_;
+};
+
+}  // namespace
+
+void check_mpi(int code, const char* operation) {
+  if (code == MPI_SUCCESS) return;
+  char text[MPI_MAX_ERROR_STRING];
+  int length = 0;
+  MPI_Error_string(code, text, &length);
+  fail(ErrorKind::communication, "[comm.{}] {}", operation,
+       std::string_view(text, static_cast<size_t>(length)));
+}
+
+bool test_all(std::vector<MPI_Request>& requests, const char* operation) {
+  int done = 0;
+  check_mpi(
+      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
+      operation);
+  return done != 0;
+}
+
+MpiWorld::MpiWorld(const Launch& launch, const ConnectOptions& options)
+    : message_bytes_(options.message_bytes),
+      timeout_s_(options.timeout_s),
+      crowded_(launch.local_size > static_cast<int>(std::thread::hardware_concurrency())),
+      uncaught_(std::uncaught_exceptions()) {
+  int known = 0;
+  MPI_Initialized(&known);
+  if (known) fail(ErrorKind::state, "[comm.mpi] MPI is in use already; a process joins it once");
+  int provided = 0;
+  check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "mpi");
+  check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "mpi");
+  check_mpi(MPI_Comm_rank(MPI_COMM_WORLD, &rank_), "mpi");
+  check_mpi(MPI_Comm_size(MPI_COMM_WORLD, &size_), "mpi");
+  if (rank_ != launch.rank || size_ != launch.size)
+    fail(ErrorKind::communication,
+         "[comm.mpi] MPI says rank {} of {}, {} says rank {} of {}; expected the same", rank_,
+         size_, launch.launcher, launch.rank, launch.size);
+}
+
+MpiWorld::~MpiWorld() {
+  if (std::uncaught_exceptions() > uncaught_) return;
+  try {
+    while (!under_way_.empty()) {
+      step();
+      std::this_thread::yield();
+    }
+  } catch (const Error&) {
+    return;
+  }
+  MPI_Finalize();
+}
+
+void MpiWorld::check_thread() const {
+  NNS_CHECK(std::this_thread::get_id() == owner_, "MPI is called from two threads");
+}
+
+void MpiWorld::add(std::shared_ptr<Operation> operation) {
+  if (!operation->step()) under_way_.push_back(std::move(operation));
+}
+
+void MpiWorld::step() {
+  under_way_.erase(std::remove_if(under_way_.begin(), under_way_.end(),
+                                  [](const auto& operation) { return operation->step(); }),
+                   under_way_.end());
+}
+
+void MpiWorld::wait(std::vector<MPI_Request>& requests, const char* name) {
+  Requests operation(requests, name);
+  wait(operation, name);
+}
+
+void MpiWorld::wait(Operation& operation, const char* name) {
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point start{};
+  for (int64_t polls = 0;; ++polls) {
+    if (operation.step()) return;
+    if (!under_way_.empty()) step();
+    if (polls < kSpins && !crowded_) continue;
+    if (start == Clock::time_point{}) start = Clock::now();
+    if (polls < kSpins + kYields) {
+      std::this_thread::yield();
+      continue;
+    }
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (polls % 1024 == 0 &&
+        std::chrono::duration<double>(Clock::now() - start).count() > timeout_s_)
+      fail(ErrorKind::communication,
+           "[comm.{}] rank {} has waited for longer than {} s (comm.timeout_s)", name, rank_,
+           timeout_s_);
+  }
+}
+
+}  // namespace nns::comm

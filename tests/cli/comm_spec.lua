@@ -1,0 +1,93 @@
+-- Ranks as processes: the cases of the rank threads under mpirun and torchrun, and what a person
+-- reads when joining fails.
+local shell = require 'tests.cli.support.shell'
+local cases = require 'tests.lua.support.comm_cases'
+
+local rank = ("'%s' tests/cli/jobs/comm_rank.lua"):format(shell.binary)
+local venv = os.getenv 'NNSCALER_VENV' or (os.getenv 'HOME' .. '/.cache/nnscaler/venv')
+
+-- Runs the arguments of a rank on n ranks; a run that hangs is ended.
+local launchers = {
+  mpi = function(n, arguments)
+    return shell.run(('timeout 120 mpirun --allow-run-as-root --oversubscribe --bind-to none '
+      .. '-np %d %s %s'):format(n, rank, arguments))
+  end,
+  gloo = function(n, arguments)
+    return shell.run(('timeout 120 %s/bin/torchrun --no-python --standalone --nproc-per-node %d '
+      .. '%s %s'):format(venv, n, rank, arguments))
+  end,
+}
+local launcher_names = { mpi = 'mpirun', gloo = 'torchrun' }
+
+for _, backend in ipairs { 'mpi', 'gloo' } do
+  describe(backend .. ' communicator', function()
+    for _, n in ipairs(backend == 'mpi' and { 1, 2, 3, 4, 8 } or { 1, 2, 3, 4 }) do
+      it('passes every case on ' .. n .. ' ranks', function()
+        local said, code = launchers[backend](n, 'all')
+        assert.equal(0, code, said)
+        assert.matches(('%s %s: %d of %d ok'):format(backend, launcher_names[backend],
+          #cases.names, #cases.names), said)
+      end)
+    end
+
+    it('names what differs when ranks disagree', function()
+      local said, code = launchers[backend](2, 'disagree')
+      assert.is_true(code ~= 0)
+      assert.matches('%[comm.all_reduce%] the ranks of group 0,1 disagree: rank %d calls '
+        .. 'all_reduce Float %[%d%] #%d', said)
+    end)
+
+    it('ends all ranks when one fails', function()
+      local said, code = launchers[backend](2, 'fail_alone')
+      assert.is_true(code ~= 0 and code ~= 124, said)
+      assert.matches('boom on one rank', said)
+    end)
+  end)
+end
+
+describe('mpi communicator', function()
+  it('cuts messages that are too long for one', function()
+    local said, code = launchers.mpi(2, 'message_bytes=1000 all')
+    assert.equal(0, code, said)
+  end)
+end)
+
+describe('joining', function()
+  local function refused(expected, arguments, before)
+    local said, code = shell.run(('%s %s %s'):format(before or '', rank, arguments))
+    assert.equal(2, code, said)
+    assert.matches(expected, said, 1, true)
+  end
+
+  it('lists the back ends when one is unknown', function()
+    refused("[comm.backend] unknown back end 'smoke'; expected one of auto, local, gloo, mpi",
+      'backend=smoke')
+  end)
+
+  it('refuses local ranks where processes were started', function()
+    refused("[comm.backend] 'local' joins threads of one process, but torchrun started 2 "
+      .. 'processes; expected mpi or gloo', 'backend=local', 'RANK=0 WORLD_SIZE=2')
+  end)
+
+  it('names variables that contradict', function()
+    refused('[comm.launch] RANK is 2, but WORLD_SIZE is 2; expected a rank below it', '',
+      'RANK=2 WORLD_SIZE=2')
+  end)
+
+  it('says what gloo needs', function()
+    refused('[comm.gloo] MASTER_ADDR is not set', '', 'RANK=0 WORLD_SIZE=2')
+    refused("[comm.gloo] MASTER_PORT is 'http'; expected a port, 1 to 65535", '',
+      'RANK=0 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=http')
+  end)
+
+  it('checks its options', function()
+    refused('[comm.connect] message_bytes is 0; expected 1 to 2147483647', 'message_bytes=0')
+    refused('[comm.connect] timeout_s is -1; expected a time above 0', 'timeout_s=-1')
+  end)
+
+  it('is alone without a launcher', function()
+    local said, code = shell.run(rank .. ' all')
+    assert.equal(0, code, said)
+    assert.matches('local none: %d+ of %d+ ok', said)
+  end)
+end)
