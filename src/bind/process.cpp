@@ -1,5 +1,5 @@
 // nnscaler._C.process: what a running job asks of its process: termination signals seen at step
-// boundaries, resident memory, processor count.
+// boundaries, resident memory, references to Lua values, processor count.
 #include <unistd.h>
 
 #include <array>
@@ -72,13 +72,19 @@ int processors(lua_State* L) {  // () → processors this process may use
   return 1;
 }
 
+int references(lua_State* L) {  // () → references to Lua values that C++ holds in this process
+  lua_pushnumber(L, static_cast<double>(script::Ref::live()));
+  return 1;
+}
+
 int open(lua_State* L) {
-  lua_createtable(L, 0, 5);
+  lua_createtable(L, 0, 6);
   script::set_functions(L, {{"watch_signals", guarded<watch_signals>},
                             {"unwatch_signals", guarded<unwatch_signals>},
                             {"pending_signal", guarded<pending_signal>},
                             {"rss_bytes", guarded<rss_bytes>},
-                            {"processors", guarded<processors>}});
+                            {"processors", guarded<processors>},
+                            {"references", guarded<references>}});
   return 1;
 }
 

@@ -139,7 +139,9 @@ end
 ---@param shared? nnscaler.Sharing of several ranks; made from the job if not given
 ---@return nnscaler.ProgramEngine
 function M.new(model, job, shared)
-  local self = setmetatable({ model = model, job = job, written = {}, seeds = {}, paths = {} }, Engine)
+  local self = setmetatable({
+    model = model, job = job, written = {}, seeds = {}, paths = {},
+  }, Engine)
   model:assign_paths()
   self.sharing = shared or sharing.new(job)
   if not self.sharing then
