@@ -1,5 +1,5 @@
--- Every derivative rule against LibTorch's autograd, in float64 over two draws of shapes and numbers;
--- what has no rule by way of its fallback.
+-- Every derivative rule against LibTorch's autograd, in float64 over two draws of shapes and
+-- numbers; what has no rule by way of its fallback.
 local cases = require 'tests.lua.derivative.cases'
 local harness = require 'tests.lua.derivative.harness'
 local lower = require 'nnscaler._C.lower'
@@ -24,7 +24,8 @@ describe('the derivative of', function()
             local ok, found, _, fallbacks = pcall(harness.check, call, i > 1)
             if not ok then found = { tostring(found) } end
             for _, problem in ipairs(found) do
-              problems[#problems + 1] = ('draw %d, case %d of %s: %s'):format(i, k, call.op, problem)
+              problems[#problems + 1] = ('draw %d, case %d of %s: %s')
+                :format(i, k, call.op, problem)
             end
             local used = ok and table.concat(sorted_keys(fallbacks), ' ') or ''
             if (used ~= '') ~= (call.fallback or false) then

@@ -9,7 +9,8 @@ return function(add, m)
   local function odd() return T.tensor({ 0, 1, -1, inf, -inf, nan }, { dtype = 'float64' }) end
 
   add('relu relu6 gelu silu mish sigmoid tanh log_sigmoid softplus elu celu selu leaky_relu '
-    .. 'hardtanh hardswish hardsigmoid sin cos tan sinh cosh asinh atan erf erfc exp exp2 expm1 neg '
+    .. 'hardtanh hardswish hardsigmoid sin cos tan sinh cosh asinh atan erf erfc exp exp2 expm1 '
+    .. 'neg '
     .. 'abs square sign sgn ceil floor round trunc nan_to_num clone alias contiguous detach',
     { f(A, B) * 3 }, { t(A, B) }, { f() }, { f(0, B) }, { f(A, 1, B) * 8 })
   add('sqrt rsqrt reciprocal log log2 log10 log1p', { pos(A, B) }, { pos() }, { pos(0, B) },
@@ -33,8 +34,10 @@ return function(add, m)
   add('abs neg square reciprocal exp log sin cos sgn clone', { z(A, B) })
   add('round', { op = 'round.decimals', f(A, B), { decimals = 1 } })
 
-  add('add sub mul', { f(A, B), f(A, B) }, { f(A, B), f(B) }, { f(2, 1, B), f(A, 1) }, { f(A), 2.5 },
-    { f(), f(A, B) }, { f(0, B), f(B) }, { f(0, B), f(1, B) }, { f(A, B), m.i(5, B) }, { z(A, B), z(B) }, { z(A, B), f(B) }, { f(A, B), z(1, B) },
+  add('add sub mul', { f(A, B), f(A, B) }, { f(A, B), f(B) }, { f(2, 1, B), f(A, 1) },
+    { f(A), 2.5 },
+    { f(), f(A, B) }, { f(0, B), f(B) }, { f(0, B), f(1, B) }, { f(A, B), m.i(5, B) },
+    { z(A, B), z(B) }, { z(A, B), f(B) }, { f(A, B), z(1, B) },
     { f(A), m.f32(A) }, { m.f32(A), f() })
   add('add mul', { f(A, B), b(A, B) })
   add('add sub', { f(A, B), f(B), { alpha = 3 } }, { f(A), 2, { alpha = -2 } })
@@ -56,12 +59,14 @@ return function(add, m)
   add('min.other', { t(A, B), t(B) }, { f(0, B), f(B) })
   add('remainder fmod', { f(A, B) * 5, pos(A, B) }, { f(A, B) * 5, f(B) }, { f(A), 0.7 },
     { f(2, 1, B), f(A, 1) }, { f(0, B), f(B) })
-  add('atan2', { f(A, B), f(A, B) }, { f(2, 1, B), f(A, 1) }, { t(A, B), t(A, B) }, { f(0, B), f(B) })
+  add('atan2', { f(A, B), f(A, B) }, { f(2, 1, B), f(A, 1) }, { t(A, B), t(A, B) },
+    { f(0, B), f(B) })
   add('logaddexp', { f(A, B), f(B) }, { f(2, 1, B), f(A, 1) }, { t(A), t(A) }, { f(0, B), f(B) })
 
   add('where', { b(A, B), f(A, B), f(B) }, { b(B), f(A, 1), f(2, A, B) }, { b(A, B), f(A, B), 0 },
     { b(A), 1.5, f(A) }, { b(A, 1), f(B), f() }, { b(0, B), f(B), f(0, B) }, { b(), f(), f() })
-  add('clamp', { f(A, B), -0.5, 0.5 }, { n = 3, f(A), nil, 0.5 }, { f(A), -0.5 }, { t(A, B), -1, 1 },
+  add('clamp', { f(A, B), -0.5, 0.5 }, { n = 3, f(A), nil, 0.5 }, { f(A), -0.5 },
+    { t(A, B), -1, 1 },
     { f(A, B), 0.5, -0.5 }, { f(A, B), f(B), f(A, B) + 1 }, { n = 3, f(A, B), nil, f(B) },
     { t(A, B), t(B), t(A, B) }, { t(2, A, B), t(B), t(A, 1) }, { n = 2, f(A, B), f(A, 1) },
     { f(0, B), f(B), f(B) })

@@ -15,30 +15,37 @@ return function(add, m)
     -- Of a target that broadcasts, autograd divides by the number of its own elements.
     local mean_fixed = r == 1 and { 2 } or nil
     add('cross_entropy_loss', { scores, classes, weight, r, fixed = { 3 } },
-      { n = 4, scores, holed, nil, r }, { n = 5, scores, ints { 1, 3, 3, 9, 2, 0 }, weight, r, 3, fixed = { 3 } },
-      { n = 4, f(2, 10, 4), i(10, 2, 4), nil, r }, { n = 4, f(2, 10, 2, 3), i(10, 2, 2, 3), nil, r },
+      { n = 4, scores, holed, nil, r },
+      { n = 5, scores, ints { 1, 3, 3, 9, 2, 0 }, weight, r, 3, fixed = { 3 } },
+      { n = 4, f(2, 10, 4), i(10, 2, 4), nil, r },
+      { n = 4, f(2, 10, 2, 3), i(10, 2, 2, 3), nil, r },
       { n = 4, f(2, 5, 2, 3, 2), i(5, 2, 2, 3, 2), pos(5), r, fixed = { 3 } },
       { n = 4, f(10), i(10), nil, r }, { n = 4, scores, probabilities(6, 10), nil, r },
       { n = 4, scores, probabilities(6, 10), weight, r, fixed = { 3 } },
       { n = 4, f(2, 5, 3), probabilities(2, 5, 3), nil, r },
-      { n = 6, scores, holed, nil, r, -100, 0.1 }, { scores, holed, weight, r, -100, 0.1, fixed = { 3 } },
+      { n = 6, scores, holed, nil, r, -100, 0.1 },
+      { scores, holed, weight, r, -100, 0.1, fixed = { 3 } },
       { n = 6, scores, probabilities(6, 10), nil, r, -100, 0.1 },
       { n = 6, f(10), i(10), nil, r, -100, 0.1 },
       { n = 6, f(2, 5, 3), i(5, 2, 3), pos(5), r, -100, 0.2, fixed = { 3 } })
-    add('nll_loss', { scores, classes, weight, r, fixed = { 3 } }, { n = 5, scores, classes, nil, r, 3 },
+    add('nll_loss', { scores, classes, weight, r, fixed = { 3 } },
+      { n = 5, scores, classes, nil, r, 3 },
       { n = 4, f(10), i(10), nil, r })
     add('nll_loss_nd', { scores, holed, weight, r, fixed = { 3 } },
-      { n = 4, f(2, 10, 4), i(10, 2, 4), nil, r }, { n = 4, f(2, 5, 2, 3), i(5, 2, 2, 3), nil, r, forms = forms },
+      { n = 4, f(2, 10, 4), i(10, 2, 4), nil, r },
+      { n = 4, f(2, 5, 2, 3), i(5, 2, 2, 3), nil, r, forms = forms },
       { n = 4, f(2, 5, 2, 3, 2), i(5, 2, 2, 3, 2), nil, r })
     add('nll_loss_forward', { scores, holed, weight, r, -100, fixed = { 3 } },
       { n = 5, scores, classes, nil, r, 3 })
-    add('nll_loss2d_forward', { n = 5, f(2, 10, 4, 4), i(10, 2, 4, 4), nil, r, -100, forms = forms })
+    add('nll_loss2d_forward', { n = 5, f(2, 10, 4, 4), i(10, 2, 4, 4), nil, r, -100,
+      forms = forms })
     add('mse_loss l1_loss', { f(A, B), f(A, B), r }, { t(A, B), t(A, B), r }, { f(), f(), r },
       { f(A, B), f(B), r, fixed = mean_fixed })
     add('smooth_l1_loss huber_loss', { f(A, B), f(A, B), r }, { t(A, B), t(A, B), r },
       { f(A, B), f(B), r, 0.5, fixed = mean_fixed }, { t(A, B), t(A, B), r, 2 })
     add('smooth_l1_loss', { f(A, B), f(A, B), r, 0 })
-    add('kl_div', { f(A, B), pos(A, B), r }, { f(A, B), t(A, B):abs(), r, fixed = { 2 } }, { f(A, B), pos(B), r },
+    add('kl_div', { f(A, B), pos(A, B), r }, { f(A, B), t(A, B):abs(), r, fixed = { 2 } },
+      { f(A, B), pos(B), r },
       { f(A, B), f(A, B), r, { log_target = true } }, { f(B), f(A, B), r, { log_target = true } })
     add('binary_cross_entropy', { n = 4, pos(A, B), pos(A, B), nil, r },
       { pos(A, B), pos(A, B), pos(A, B), r, fixed = { 3 } }, { pos(A, B), pos(A, B), pos(B), r,

@@ -3,7 +3,7 @@
 ---@param m table
 return function(add, m)
   local f, z = m.f, m.z
-  local A, B, C = m.A, m.B, m.C
+  local A, B = m.A, m.B
   -- view takes no transposed operand.
   local forms = { 'dense', 'expanded', 'turned', 'cut' }
   add('view _unsafe_view', { f(A, B), { B * A }, forms = forms },
@@ -12,7 +12,8 @@ return function(add, m)
   add('reshape', { f(A, B), { B * A } }, { f(A, B), { -1, 1, A } },
     { f(0, B), { B, 0 } }, { f(), { 1, 1 } }, { f(1), {} }, { z(A, B), { A * B } })
   add('reshape_as', { f(A, B), f(B, A), fixed = { 2 } })
-  add('flatten', { f(2, A, B) }, { f(2, A, B), 1 }, { f(2, A, B), 0, 1 }, { f() }, { f(0, A, B), 1 })
+  add('flatten', { f(2, A, B) }, { f(2, A, B), 1 }, { f(2, A, B), 0, 1 }, { f() },
+    { f(0, A, B), 1 })
   add('unflatten', { f(A, 6), 1, { 2, 3 } }, { f(6, B), 0, { 2, -1 } })
   add('unsqueeze', { f(A, B), 1 }, { f(A), -1 }, { f(), 0 }, { f(0, B), 0 })
   add('squeeze', { f(1, A, 1, B) }, { f(1, A, 1), 0 }, { f(A, B), 0 },
@@ -22,7 +23,8 @@ return function(add, m)
   add('expand_as', { f(A, 1), f(2, A, B), fixed = { 2 } })
   add('permute', { f(2, A, B), { 2, 0, 1 } }, { f(2, A, B), { -1, 1, 0 } }, { f(), {} },
     { f(0, A), { 1, 0 } }, { z(A, B), { 1, 0 } })
-  add('transpose swapaxes', { f(2, A, B), 0, -1 }, { f(A, B), 1, 1 }, { f(), 0, 0 }, { f(A), 0, -1 },
+  add('transpose swapaxes', { f(2, A, B), 0, -1 }, { f(A, B), 1, 1 }, { f(), 0, 0 },
+    { f(A), 0, -1 },
     { f(A, 0), 0, 1 })
   add('movedim', { f(2, A, B), 0, 2 }, { f(2, A, B), { 0, 1 }, { 2, 0 } }, { f(2, A, B), -1, 0 })
   add('t', { f(A, B) }, { f(A) }, { f() }, { f(0, B) })
@@ -38,7 +40,8 @@ return function(add, m)
     { { f(0, B), f(0, B) }, 1 })
   add('split', { f(5, B), 2, outputs = 3 }, { f(A, 6), 4, 1, outputs = 2 }, { f(A, 6), 6, -1 },
     { op = 'split.sizes', f(A, 6), { 1, 0, 5 }, 1, outputs = 3 })
-  add('split_with_sizes', { f(A, 6), { 2, 4 }, 1, outputs = 2 }, { f(6, B), { 1, 2, 3 }, outputs = 3 },
+  add('split_with_sizes', { f(A, 6), { 2, 4 }, 1, outputs = 2 },
+    { f(6, B), { 1, 2, 3 }, outputs = 3 },
     { f(A, 6), { 2, 0, 4 }, -1, outputs = 3 })
   add('chunk', { f(A, 6), 3, 1, outputs = 3 }, { f(5, B), 3, outputs = 2 }, { f(A, 5), 4, -1 })
   add('unbind', { f(3, B), outputs = 3 }, { f(A, 2), 1, outputs = 2 }, { f(A, 2, B), -2 })
@@ -61,7 +64,9 @@ return function(add, m)
     { f(A, 6), { -1, 2 } }, { f(2, A, 5), { 1, 2 }, 'reflect', fallback = true },
     { f(2, A, 5), { 1, 2 }, 'replicate', fallback = true },
     { f(2, A, 5), { 1, 2 }, 'circular', fallback = true })
-  add('constant_pad_nd', { f(A, B), { 1, 2 } }, { f(4, 6), { -1, 0, 2, -1 }, 3 }, { f(0, B), { 1, 1 } },
+  add('constant_pad_nd', { f(A, B), { 1, 2 } }, { f(4, 6), { -1, 0, 2, -1 }, 3 },
+    { f(0, B), { 1, 1 } },
     { f(A, B), { 0, 0 } })
-  add('unfold', { f(A, 6), 1, 3, 2 }, { f(6, B), 0, 2, 1 }, { f(A, 6), -1, 6, 1 }, { f(A, 6), 1, 2, 3 })
+  add('unfold', { f(A, 6), 1, 3, 2 }, { f(6, B), 0, 2, 1 }, { f(A, 6), -1, 6, 1 },
+    { f(A, 6), 1, 2, 3 })
 end
