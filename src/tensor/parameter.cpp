@@ -124,7 +124,9 @@ void fill_random(const Parameter& p, at::Tensor& data, int64_t seed,
 at::Tensor computed(lua_State* L, const Parameter& p) {
   p.init.compute->push(L);
   lua_call(L, 0, 1);
-  const at::Tensor data = check_real(L, lua_gettop(L)).detach();
+  at::Tensor data = check_real(L, lua_gettop(L)).detach();
+  // A model in another precision has its tables in it too.
+  if (data.is_floating_point() && is_floating(p.type.dtype)) data = data.to(to_torch(p.type.dtype));
   if (type_of(data) != p.type)
     fail(ErrorKind::model, "[tensor.parameter] buffer '{}' was computed as {}; expected {}", p.path,
          to_string(type_of(data)), to_string(p.type));

@@ -20,7 +20,7 @@ local sharing = require 'nnscaler.runtime.sharing'
 local M = {}
 
 local what = {
-  key = 'model.type', prefix = 'nnscaler.models.', builtin = { 'gpt', 'mlp' },
+  key = 'model.type', prefix = 'nnscaler.models.', builtin = { 'gpt', 'llama', 'mlp' },
   expects = 'a class of models',
 }
 

@@ -2,37 +2,18 @@
 -- warm-up, the cosine's end, accumulation and uneven ignored labels give the same losses, gradient
 -- norms, weights and moments. Weights travel by safetensors both ways.
 local C = require 'nnscaler._C.checkpoint'
-local base = require 'nnscaler._C.base'
 local log = require 'nnscaler.log'
+local python = require 'tests.equivalence.pytorch.python'
 
 local here = debug.getinfo(1, 'S').source:match '^@(.*)/[^/]*$'
-local cache = os.getenv 'XDG_CACHE_HOME' or (os.getenv 'HOME' or '') .. '/.cache'
-local python = (os.getenv 'NNSCALER_VENV' or cache .. '/nnscaler/venv') .. '/bin/python'
-
-local function shell(command)
-  local pipe = io.popen('(' .. command .. ') 2>&1; echo "exit $?"')
-  local out = pipe:read '*a'
-  pipe:close()
-  return out:match '^(.-)exit (%d+)\n$'
-end
-
-local folder = os.tmpname() .. '.d'
-local reason
-do
-  local said, code = shell(("'%s' -c 'import torch, safetensors.torch'"):format(python))
-  if code ~= '0' then
-    reason = 'no PyTorch in ' .. python .. ': ' .. (said:match '([^\n]+)\n*$' or 'not there')
-  end
-end
+local reason, folder = python.missing, nil
 
 local reference = {}
 
 setup(function()
-  if reason then return end
   log.set_level 'warning'
-  base.make_folder(folder)
-  local said, code = shell(("'%s' '%s/reference.py' '%s'"):format(python, here, folder))
-  assert(code == '0', said)
+  folder = python.written_by 'reference.py'
+  if reason then return end
   for _, dtype in ipairs { 'float32', 'float64' } do
     reference[dtype] = C.read_safetensors(('%s/reference-%s.safetensors'):format(folder, dtype))
   end
@@ -40,7 +21,7 @@ end)
 
 teardown(function()
   log.set_level 'info'
-  os.execute("rm -rf '" .. folder .. "'")
+  python.remove()
 end)
 
 local function norm(x) return x:to('float64'):norm():item() end
@@ -104,8 +85,9 @@ local function compare(dtype, eager, limit)
     end
   end
   assert.equal(#model:names() * 3, count)
-  local said, code = shell(("'%s' '%s/read_back.py' '%s' '%s/reference-%s.safetensors'"):format(
-    python, here, run.checkpoint, folder, dtype))
+  local command = "'%s' '%s/read_back.py' '%s' '%s/reference-%s.safetensors'"
+  local said, code = python.shell(command:format(python.binary, here, run.checkpoint, folder,
+    dtype))
   assert(code == '0', said)
   local tensors, worst = said:match '^(%d+) tensors, worst (%S+)'
   assert.equal(count, tonumber(tensors))

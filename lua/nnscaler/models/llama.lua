@@ -1,0 +1,171 @@
+--- LLaMA 2 and 3: rotary positions, RMSNorm, gated SiLU feed-forward, grouped key and value heads.
+--- The architecture only; names of parameters are those of the family on Hugging Face.
+local F = require 'nnscaler.functional'
+local T = require 'nnscaler.tensor'
+local aten = require('nnscaler.ops').aten
+local check = require 'nnscaler.nn.check'
+local fail = require 'nnscaler.fail'
+local nn = require 'nnscaler.nn'
+
+local function linear(a, inputs, outputs)
+  return nn.Linear(inputs, outputs, { bias = false, init = nn.init.normal(0, a.std) })
+end
+
+-- cos and sin of position × frequency, [block, head_dim]: the two halves of a row are equal.
+local function angles(a, f)
+  return function()
+    local steps = T.arange(0, a.head_dim, 2, { dtype = 'float64' })
+    local frequency = (steps * (-math.log(a.theta) / a.head_dim)):exp()
+    local half = T.arange(a.block, { dtype = 'float64' }):unsqueeze(1) * frequency
+    return f(aten.cat({ half, half }, -1))
+  end
+end
+
+-- Rotary embedding: element i and i + head_dim/2 of a head are turned by the position's angle.
+local function rotate(x, cos, sin)
+  local left, right = unpack(x:chunk(2, -1))
+  return x * cos + aten.cat({ -right, left }, -1) * sin
+end
+
+local Attention = nn.class 'Attention'
+
+function Attention:init(a)
+  self.heads, self.kv_heads, self.head_dim = a.heads, a.kv_heads, a.head_dim
+  self.q_proj = linear(a, a.width, a.heads * a.head_dim)
+  self.k_proj = linear(a, a.width, a.kv_heads * a.head_dim)
+  self.v_proj = linear(a, a.width, a.kv_heads * a.head_dim)
+  self.o_proj = linear(a, a.heads * a.head_dim, a.width)
+end
+
+function Attention:forward(x, rotary)
+  local batch, time = unpack(x.shape)
+  local function heads(y, count)
+    return y:view { batch, time, count, self.head_dim }:transpose(1, 2)
+  end
+  local cos, sin = rotary.cos, rotary.sin
+  if time < cos.shape[1] then cos, sin = cos:narrow(0, 0, time), sin:narrow(0, 0, time) end
+  local q = rotate(heads(self.q_proj(x), self.heads), cos, sin)
+  local k = rotate(heads(self.k_proj(x), self.kv_heads), cos, sin)
+  local v = heads(self.v_proj(x), self.kv_heads)
+  local y = aten.scaled_dot_product_attention(q, k, v,
+    { is_causal = true, enable_gqa = self.kv_heads ~= self.heads })
+  return self.o_proj(y:transpose(1, 2):reshape { batch, time, self.heads * self.head_dim })
+end
+
+local MLP = nn.class 'MLP'
+
+function MLP:init(a)
+  self.gate_proj = linear(a, a.width, a.hidden)
+  self.up_proj = linear(a, a.width, a.hidden)
+  self.down_proj = linear(a, a.hidden, a.width)
+end
+
+function MLP:forward(x) return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x)) end
+
+local Layer = nn.class 'Layer'
+
+function Layer:init(a)
+  self.input_layernorm = nn.RMSNorm(a.width, { eps = a.eps })
+  self.self_attn = Attention(a)
+  self.post_attention_layernorm = nn.RMSNorm(a.width, { eps = a.eps })
+  self.mlp = MLP(a)
+end
+
+function Layer:forward(x, rotary)
+  x = x + self.self_attn(self.input_layernorm(x), rotary)
+  return x + self.mlp(self.post_attention_layernorm(x))
+end
+
+-- Holds the tables of angles; the layers read them.
+local Rotary = nn.class 'Rotary'
+
+function Rotary:init(a)
+  local shape = { a.block, a.head_dim }
+  self:register_buffer('cos', angles(a, T.cos), { shape = shape, persistent = false })
+  self:register_buffer('sin', angles(a, T.sin), { shape = shape, persistent = false })
+end
+
+local Body = nn.class 'Body'
+
+function Body:init(a)
+  self.embed_tokens = nn.Embedding(a.vocab, a.width, { init = nn.init.normal(0, a.std) })
+  self.rotary_emb = Rotary(a)
+  self.layers = nn.ModuleList()
+  for _ = 1, a.layers do self.layers:append(Layer(a)) end
+  self.norm = nn.RMSNorm(a.width, { eps = a.eps })
+end
+
+function Body:forward(x)
+  local hidden = self.embed_tokens(x)
+  for _, layer in ipairs(self.layers) do hidden = layer(hidden, self.rotary_emb) end
+  return self.norm(hidden)
+end
+
+---@class nnscaler.models.Llama : nnscaler.nn.Module
+local Llama = nn.class 'Llama'
+Llama.forward_arg_names = { 'x', 'y' }
+
+--- Sizes by name; `block` is the longest text that the model was made for.
+Llama.configs = {
+  ['llama2-7b'] = { vocab = 32000, layers = 32, heads = 32, width = 4096, hidden = 11008,
+    block = 4096, theta = 10000 },
+  ['llama3-8b'] = { vocab = 128256, layers = 32, heads = 32, kv_heads = 8, width = 4096,
+    hidden = 14336, block = 8192, theta = 500000 },
+  ['llama3-70b'] = { vocab = 128256, layers = 80, heads = 64, kv_heads = 8, width = 8192,
+    hidden = 28672, block = 8192, theta = 500000 },
+  ['llama3-405b'] = { vocab = 128256, layers = 126, heads = 128, kv_heads = 8, width = 16384,
+    hidden = 53248, block = 8192, theta = 500000 },
+}
+
+---@param a { vocab: integer, layers: integer, heads: integer, width: integer, hidden: integer,
+---   block: integer, kv_heads?: integer, head_dim?: integer, theta?: number, eps?: number,
+---   std?: number, tied?: boolean } hidden: inner width of the feed-forward part; block:
+---   the longest text, in tokens; theta: base of the rotary frequencies; std: of the first weights; tied: the
+---   output layer uses the token embedding
+function Llama:init(a)
+  local area = 'models.llama'
+  a = check.options(area, a, { vocab = check.none, layers = check.none, heads = check.none,
+    width = check.none, hidden = check.none, block = check.none, kv_heads = check.none,
+    head_dim = check.none, theta = 500000, eps = 1e-5, std = 0.02, tied = false })
+  for _, name in ipairs { 'vocab', 'layers', 'heads', 'width', 'hidden', 'block' } do
+    check.integer(area, name, a[name])
+  end
+  if not a.head_dim and a.width % a.heads ~= 0 then
+    fail('usage', area, ('%d heads do not divide width %d'):format(a.heads, a.width))
+  end
+  a.head_dim = check.integer(area, 'head_dim', a.head_dim or a.width / a.heads)
+  a.kv_heads = check.integer(area, 'kv_heads', a.kv_heads or a.heads)
+  if a.heads % a.kv_heads ~= 0 then
+    fail('usage', area, ('%d key and value heads do not divide %d query heads'):format(a.kv_heads,
+      a.heads), 'each key and value head serves the same number of query heads')
+  end
+  if a.head_dim % 2 ~= 0 then
+    fail('usage', area, ('head_dim = %d; expected an even number: pairs are turned'):format(
+      a.head_dim))
+  end
+  self.block = a.block
+  self.model = Body(a)
+  self.lm_head = linear(a, a.width, a.vocab)
+  if a.tied then self.lm_head.weight = self.model.embed_tokens.weight end
+  self.loss = nn.CrossEntropy()
+end
+
+--- With targets: the mean loss over those that are not -100, and how many they are. Without: nil
+--- and the logits.
+---@param x nnscaler.Tensor|{ x: nnscaler.Tensor, y?: nnscaler.Tensor } tokens [batch, time]
+---@param y? nnscaler.Tensor the token that follows each
+---@return nnscaler.Tensor|nil loss, { tokens: nnscaler.Tensor }|nnscaler.Tensor
+function Llama:forward(x, y)
+  if type(x) == 'table' then x, y = x.x, x.y end
+  local time = x.shape[2]
+  if time > self.block then
+    fail('model', 'models.llama', ('a text of %d tokens; expected at most block = %d'):format(time,
+      self.block))
+  end
+  local logits = self.lm_head(self.model(x))
+  if not y then return nil, logits end
+  local loss, tokens = self.loss(logits, y)
+  return loss, { tokens = tokens }
+end
+
+return Llama

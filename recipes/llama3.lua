@@ -1,0 +1,61 @@
+--- LLaMA 3 from random weights on a text, token = character in the small presets. The large presets
+--- are for planning and compiling: their tokens are drawn at random.
+---
+---   nnscaler run recipes/llama3.lua                                        seconds
+---   nnscaler compile recipes/llama3.lua preset=8b pas_policy=tp compute_config.runtime_ngpus=4
+local nnscaler = require 'nnscaler'
+local Llama = require 'nnscaler.models.llama'
+
+local presets = {
+  tiny = { sizes = { layers = 2, heads = 4, kv_heads = 2, width = 32, hidden = 96, block = 32 },
+    batch = 4, steps = 200 },
+  small = { sizes = { layers = 6, heads = 6, kv_heads = 2, width = 192, hidden = 512, block = 128 },
+    batch = 12, steps = 2000 },
+  ['8b'] = { sizes = Llama.configs['llama3-8b'], batch = 1, steps = 1 },
+  ['70b'] = { sizes = Llama.configs['llama3-70b'], batch = 1, steps = 1 },
+}
+
+local preset = presets[nnscaler.params {
+  preset = { 'tiny', 'size of the model and of the run',
+    choices = { 'tiny', 'small', '8b', '70b' } },
+}.preset]
+
+local sizes = {}
+for _, key in ipairs { 'vocab', 'layers', 'heads', 'kv_heads', 'width', 'hidden', 'block',
+  'theta' } do
+  sizes[key] = preset.sizes[key]
+end
+
+local p = nnscaler.params {
+  data = { nnscaler.data.shakespeare, 'text file that the presets tiny and small learn' },
+  layers = { sizes.layers, 'number of blocks', min = 1 },
+  block = { sizes.block, 'context length in tokens', min = 1 },
+}
+sizes.layers, sizes.block = p.layers, p.block
+
+local data
+if sizes.vocab then
+  data = nnscaler.data.random_tokens { vocab = sizes.vocab, block = sizes.block }
+else
+  data = nnscaler.data.characters(p.data, { block = sizes.block, validation = 0.1 })
+  sizes.vocab = data.vocab
+end
+
+return {
+  name = 'llama3',
+  model = function() return Llama(sizes) end,
+  dataset = data,
+  micro_batch_size = preset.batch,
+  max_train_steps = preset.steps,
+  val_every_n_train_steps = 100,
+  max_val_steps = 20,
+  optimizer = {
+    type = 'adamw',
+    args = {
+      lr = 1e-3, betas = { 0.9, 0.95 }, weight_decay = 0.1,
+      groups = { { match = '*norm*', weight_decay = 0 } }, -- only matrices decay
+    },
+    clip_gnorm = 1.0,
+  },
+  lr_scheduler = { type = 'cosine', args = { warmup_steps = 20, min_lr = 1e-4 } },
+}
