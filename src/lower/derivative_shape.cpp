@@ -107,11 +107,11 @@ void stack(B& b) {
       b.give("tensors", b("aten::select.int", b.grad(), dim, static_cast<int64_t>(i)), i);
 }
 
-// Parts of one tensor: their gradients in one piece.
+// Parts of one tensor: their gradients in one piece; no copy where they lie side by side already.
 void join(B& b) {
   std::vector<Ref> parts;
   for (size_t i = 0; i < b.out_count(); ++i) parts.push_back(b.grad_or_zeros(i));
-  b.give("self", parts.size() == 1 ? parts[0] : b("aten::cat", parts, b.dim("dim")));
+  b.give("self", parts.size() == 1 ? parts[0] : b("nnscaler::join", parts, b.dim("dim")));
 }
 void unbind(B& b) {
   if (b.out_count() == 0) return b.give("self", {});

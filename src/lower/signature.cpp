@@ -203,6 +203,7 @@ const std::vector<Signature>& signatures() {
       {"nnscaler::dropout", "input p key seed step micro offset full"},
       {"nnscaler::gelu", "self approximate"},
       {"nnscaler::gelu_backward", "grad_output self approximate"},
+      {"nnscaler::join", "tensors dim"},
   };
   return table;
 }
