@@ -1,4 +1,5 @@
---- The calls that test derivative rules, by rule. A family is a function that adds its rows, a row is
+--- The calls that test derivative rules, by rule. A family is a function that adds its rows, a row
+--- is
 --- named as the rule and holds calls: lists of arguments (keywords in a last table; n counts them
 --- where some are nil) with
 ---   op         full name, where the rule's does not say the overload ('*.dim': of this rule)
@@ -44,7 +45,7 @@ function M.all(seed)
         local op = call.op and full((call.op:gsub('%*', name))) or rule
         rows[rule][#rows[rule] + 1] = { op = op, args = args, fixed = call.fixed,
           outputs = call.outputs, buffers = call.buffers, forms = call.forms,
-          fallback = call.fallback, tolerance = call.tolerance }
+          fallback = call.fallback, tolerance = call.tolerance, reference = call.reference }
       end
     end
   end

@@ -62,8 +62,8 @@ function M.candidates(call)
 end
 
 -- One model of the call. `wanted` are the operands with gradients, `form` how gradients come,
--- `outputs` which results reach the loss (nil: all).
-local function make(call, wanted, form, outputs)
+-- `outputs` which results reach the loss (nil: all); `fn` what is called, the operator by default.
+local function make(call, wanted, form, outputs, fn)
   local Model = nn.class 'Call'
   local weights = {}
   local sample = {}
@@ -77,7 +77,9 @@ local function make(call, wanted, form, outputs)
       local turn = form == 'views' and x:dim() > 1
       local stored = is_complex(x) and aten.view_as_real(x) or turn and reversed(x) or x
       stored = stored:contiguous():clone()
-      self.operands[at] = { name = name, complex = is_complex(x), turn = turn and not is_complex(x) }
+      self.operands[at] = {
+        name = name, complex = is_complex(x), turn = turn and not is_complex(x),
+      }
       if wanted[at] then
         self[name] = nn.Parameter { shape = stored.shape, dtype = stored.dtype }
         self[name].data = stored
@@ -126,7 +128,7 @@ local function make(call, wanted, form, outputs)
       if o.turn then return reversed(x) end
       return x
     end)
-    local results = { operator(call.op)(unpack(args, 1, args.n)) }
+    local results = { (fn or operator(call.op))(unpack(args, 1, args.n)) }
     if type(results[1]) == 'table' and not T.is_tensor(results[1]) then results = results[1] end
     return results
   end
@@ -167,7 +169,8 @@ end
 
 ---Compares one way of asking for gradients; returns what is wrong, or nil, and the operators that
 ---ran again under autograd.
----@param call table { op, args, fixed, buffers, tolerance }
+---@param call table { op, args, fixed, buffers, tolerance, reference }; `reference` stands in for
+---  an operator of ours that autograd does not know
 ---@param wanted integer[] operands with gradients
 ---@param form string
 ---@param outputs? table<integer, boolean>
@@ -176,7 +179,7 @@ function M.compare(call, wanted, form, outputs)
   local flags = {}
   for _, k in ipairs(wanted) do flags[k] = true end
   local job = { seed = 5, device = 'cpu' }
-  local model, sample = make(call, flags, form, outputs)
+  local model, sample = make(call, flags, form, outputs, call.reference)
   local want, eager_result = run(Eager.new(model, job), sample)
 
   local fallbacks = {}

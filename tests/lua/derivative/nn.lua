@@ -3,10 +3,12 @@ local function products(add, m)
   local f, z = m.f, m.z
   local A, B, C = m.A, m.B, m.C
   add('linear', { f(2, A, B), f(C, B) }, { f(A, B), f(C, B), f(C) }, { f(A, B), f(B) },
-    { f(B), f(C, B), f(C) }, { f(B), f(C, B) }, { f(0, B), f(C, B), f(C) }, { f(A, 0), f(C, 0), f(C) },
-    { f(2, A, B), f(B) }, { f(B), f(B) }, { f(2, 3, A, B), f(C, B), f(C) })
+    { f(B), f(C, B), f(C) }, { f(B), f(C, B) }, { f(0, B), f(C, B), f(C) },
+    { f(A, 0), f(C, 0), f(C) }, { f(2, A, B), f(B) }, { f(B), f(B) },
+    { f(2, 3, A, B), f(C, B), f(C) })
   add('matmul', { f(A, B), f(B, C) }, { f(2, A, B), f(B, C) }, { f(2, 1, A, B), f(3, B, C) },
-    { f(B), f(B) }, { f(A, B), f(B) }, { f(B), f(2, B, C) }, { f(B), f(B, C) }, { f(2, A, B), f(B) },
+    { f(B), f(B) }, { f(A, B), f(B) }, { f(B), f(2, B, C) }, { f(B), f(B, C) },
+    { f(2, A, B), f(B) },
     { f(0, B), f(B, C) }, { f(2, A, 0), f(2, 0, C) }, { f(A, B), f(2, B, C) },
     { f(2, 3, A, B), f(2, 3, B, C) }, { z(A, B), z(B, C) })
   add('mm', { f(A, B), f(B, C) }, { f(0, B), f(B, C) }, { f(A, 0), f(0, C) }, { z(A, B), z(B, C) })
@@ -15,7 +17,8 @@ local function products(add, m)
   add('dot', { f(B), f(B) }, { f(0), f(0) })
   add('outer', { f(A), f(B) }, { f(0), f(B) })
   add('addmm', { f(C), f(A, B), f(B, C) }, { f(A, C), f(A, B), f(B, C), { beta = 0.5, alpha = 2 } },
-    { f(1, C), f(A, B), f(B, C) }, { f(), f(A, B), f(B, C) }, { f(A, C), f(A, B), f(B, C), { beta = 0 } })
+    { f(1, C), f(A, B), f(B, C) }, { f(), f(A, B), f(B, C) },
+    { f(A, C), f(A, B), f(B, C), { beta = 0 } })
   add('baddbmm', { f(2, A, C), f(2, A, B), f(2, B, C) }, { f(A, 1), f(2, A, B), f(2, B, C),
     { beta = 0.5, alpha = 2 } })
 end
@@ -28,12 +31,19 @@ local function attention(add, m)
     { q, k, flat, f(4, 6), fixed = { 4 } }, { q, k, v, b(4, 6):logical_or(m.first(4, 6)) },
     { q, k, flat, b(4, 6):logical_or(m.first(4, 6)) }, { q, k, flat, b(2, 1, 4, 6) },
     { flat, flat, flat, { is_causal = true } }, { q, k, v, { is_causal = true } },
-    { q, k, flat, f(2, 1, 4, 6) }, { q, k, flat, { scale = 0.3 } }, { m.f32(2, 3, 4, 8), m.f32(2, 3, 6, 8), m.f32(2, 3, 6, 8), tolerance = 1e-5 },
+    { q, k, flat, f(2, 1, 4, 6) }, { q, k, flat, { scale = 0.3 } },
+    { m.f32(2, 3, 4, 8), m.f32(2, 3, 6, 8), m.f32(2, 3, 6, 8), tolerance = 1e-5 },
     { q, k, v, { scale = 2 } },
     { f(2, 4, 4, 5), f(2, 2, 6, 5), f(2, 2, 6, 5), { enable_gqa = true } },
     { f(4, 5), f(6, 5), f(6, 5) }, { f(3, 4, 5), f(3, 6, 5), f(3, 6, 2) },
     { n = 5, q, k, v, nil, 0.4 }, { n = 6, flat, flat, flat, nil, 0.4, true })
-  add('nnscaler::attention', { q, k, flat }, { flat, flat, flat, true, { scale = 0.5 } })
+  local flash = require('nnscaler.ops').aten._scaled_dot_product_flash_attention_for_cpu
+  local function reference(query, key, value, is_causal, options)
+    return flash(query:contiguous(), key:contiguous(), value:contiguous(), 0, is_causal or false,
+      options or { scale = query.shape[4] ^ -0.5 })
+  end
+  add('nnscaler::attention', { q, k, flat, reference = reference },
+    { flat, flat, flat, true, { scale = 0.5 }, reference = reference })
   -- ATen's kernel takes dense rows for granted.
   local forms = { 'dense', 'expanded', 'turned', 'cut' }
   add('_scaled_dot_product_flash_attention_for_cpu', { q, k, flat, forms = forms },
@@ -48,12 +58,15 @@ end
 local function norms(add, m)
   local f, pos = m.f, m.pos
   local A, B = m.A, m.B
-  add('layer_norm', { f(2, A, 6), { 6 }, f(6), f(6) }, { f(2, A, B), { A, B } }, { f(A, 6), { 6 }, f(6) },
+  add('layer_norm', { f(2, A, 6), { 6 }, f(6), f(6) }, { f(2, A, B), { A, B } },
+    { f(A, 6), { 6 }, f(6) },
     { n = 4, f(A, 6), { 6 }, nil, f(6) }, { f(0, 6), { 6 }, f(6), f(6) },
     { f(A, 6), { 6 }, f(6), f(6), 0.1 })
-  add('rms_norm', { f(2, A, 6), { 6 }, f(6) }, { f(A, 6), { 6 } }, { f(2, A, B), { A, B }, f(A, B), 0.1 },
+  add('rms_norm', { f(2, A, 6), { 6 }, f(6) }, { f(A, 6), { 6 } },
+    { f(2, A, B), { A, B }, f(A, B), 0.1 },
     { f(0, 6), { 6 }, f(6) }, { f(6), { 6 }, f(6) })
-  add('group_norm', { f(4, 6, 2, 2), 3, f(6), f(6) }, { f(4, 6), 2 }, { f(2, 6, 5), 6, f(6), f(6), 0.1 },
+  add('group_norm', { f(4, 6, 2, 2), 3, f(6), f(6) }, { f(4, 6), 2 },
+    { f(2, 6, 5), 6, f(6), f(6), 0.1 },
     { f(2, 6, 3), 1, f(6) }, { f(0, 6, 3), 3, f(6), f(6) })
   local x, mean, var = f(4, 6, 2, 3), f(6), pos(6)
   add('batch_norm', { x, f(6), f(6), mean, var, false, 0.1, 1e-5, false, fixed = { 4, 5 } },
