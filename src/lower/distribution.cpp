@@ -108,6 +108,13 @@ void Distribution::find_uses() {
     });
 }
 
+int Distribution::recompute_region(const Node& node) const {
+  const int group = plan_ ? entries_[static_cast<size_t>(node.id)]->recompute : -1;
+  if (group >= 0) return 2 * group + 1;
+  const int region = node.context.recompute_region;
+  return region >= 0 ? 2 * region : -1;
+}
+
 const NodePlacement& Distribution::placement(const Node& node) const {
   auto& known = placements_[static_cast<size_t>(node.id)];
   if (!known) {

@@ -26,6 +26,9 @@ class Distribution {
   bool is_last() const { return stage_ == loss_stage_; }  // the stage that makes the loss
   const std::vector<int>& devices() const { return devices_of(stage_); }  // of this stage
   bool is_here(const graph::Node& node) const { return stage_of(node) == stage_; }
+  // The recompute region of a call: the plan's group where it has one, else that of the model, -1:
+  // none. Groups of the plan and regions of the model have different numbers.
+  int recompute_region(const graph::Node& node) const;
   // Of a node of this stage; nullptr without a plan.
   const NodePlacement* placed(const graph::Node& node) const;
 

@@ -140,7 +140,8 @@ class Lowering {
       e_.set_origin({node.id, node.module, node.loc});
       const size_t first = segment.instrs.size();
       const size_t first_slot = out_.program.slots.size();
-      CallSite site{node.ordinal, node.context.grad_enabled, node.context.recompute_region, {}, {}};
+      const int region = where_.recompute_region(node);
+      CallSite site{node.ordinal, node.context.grad_enabled, region, {}, {}};
       std::vector<TensorType> types;
       std::vector<NamedArg> args = local_call(node, site, types);
       const std::vector<Ref> outs = tape_.apply(node.op, std::move(args), site, &types);
@@ -155,8 +156,8 @@ class Lowering {
         if (static_cast<size_t>(outs[i].id) >= first_slot)
           out_.program.slots[static_cast<size_t>(outs[i].id)].name = name;
       }
-      if (node.context.recompute_region >= 0)  // statistics are not part of it
-        regions_[node.context.recompute_region].emplace_back(first, segment.instrs.size());
+      if (region >= 0)  // statistics are not part of it
+        regions_[region].emplace_back(first, segment.instrs.size());
       update_buffers(node, segment.instrs);
       for (int value : node.outputs) send_value(value);
     }

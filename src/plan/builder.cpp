@@ -136,7 +136,16 @@ void Builder::stage(const std::vector<int>& first_nodes, std::vector<std::vector
 }
 
 void Builder::recompute(const std::vector<int>& nodes) {
-  for (int n : nodes) op(n).recompute = recompute_groups_;
+  if (nodes.empty()) fail(ErrorKind::plan, "[plan.recompute] no node; expected one at least");
+  for (int n : nodes) {
+    if (op(n).recompute >= 0)
+      throw Error(
+          ErrorKind::plan,
+          fmt::format("[plan.recompute] {} is of group {} already", to_string(key(n)),
+                      op(n).recompute),
+          "a group is recomputed as a whole: make larger groups or smaller ones, not nested ones");
+    op(n).recompute = recompute_groups_;
+  }
   for (int n : nodes)
     if (op(n).stage != op(nodes[0]).stage)
       fail(ErrorKind::plan,

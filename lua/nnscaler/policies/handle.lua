@@ -1,7 +1,9 @@
 --- The graph as a policy sees it: queries, and the acts partition, replicate, assign, stage,
 --- recompute and schedule. Devices, dimensions and operands count from 0.
 local core = require 'nnscaler._C.plan'
+local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
+local modules = require 'nnscaler.policies.module'
 
 local Graph = {}
 Graph.__index = Graph
@@ -79,38 +81,69 @@ function Graph:producers(node)
   return out
 end
 
-local Module = {}
-Module.__index = Module
-
----Gets the first node of the module, or of its child `child`.
----@param child? string
----@return nnscaler.PolicyNode
-function Module:op(child)
-  local path = child and (self.path .. '.' .. child) or self.path
-  local found = self.graph:select { module = path }
-  return found[1] or error(('module %s makes no call'):format(path), 2)
-end
-
----Walks the modules whose path matches, in order of their first call.
----@param pattern string path with * for any characters
----@return function iterator
-function Graph:modules(pattern)
+-- Paths of all modules that make calls, and of those they lie in, in order of their first call.
+local function paths_of(self)
+  if self.paths then return self.paths end
   local paths, seen = {}, {}
   for _, node in ipairs(self.list) do
     local path = node.module
     while path ~= '' do
       if not seen[path] then
         seen[path] = true
-        if glob.match(pattern, path) then paths[#paths + 1] = path end
+        paths[#paths + 1] = path
       end
       path = path:match('^(.*)%.[^.]*$') or ''
     end
   end
-  local i = 0
+  self.paths = paths
+  return paths
+end
+
+---Gets the module with this path; '' is the model itself.
+---@param path string
+---@return nnscaler.PolicyModule
+function Graph:module(path)
+  if path == '' then return modules.new(self, path) end
+  for _, known in ipairs(paths_of(self)) do
+    if known == path then return modules.new(self, path) end
+  end
+  return fail('plan', 'plan.module', ("no module '%s' makes a call"):format(path),
+    'those that do: ' .. table.concat(paths_of(self), ', '))
+end
+
+---Walks the modules whose path matches, in order of their first call.
+---@param pattern string path with * for any characters
+---@return function iterator
+function Graph:modules(pattern)
+  local found, i = {}, 0
+  for _, path in ipairs(paths_of(self)) do
+    if glob.match(pattern, path) then found[#found + 1] = path end
+  end
   return function()
     i = i + 1
-    if paths[i] then return setmetatable({ path = paths[i], graph = self }, Module) end
+    if found[i] then return modules.new(self, found[i]) end
   end
+end
+
+---Gets the parameters in module order, with the nodes that read each.
+---@return { id: integer, name: string, shape: integer[], dtype: string, requires_grad: boolean,
+---  consumers: nnscaler.PolicyNode[] }[]
+function Graph:params()
+  local out, by_id = {}, {}
+  for i, value in ipairs(self.graph:parameters()) do
+    value.consumers = {}
+    out[i], by_id[value.id] = value, value
+  end
+  for _, node in ipairs(self.list) do
+    local seen = {}
+    for _, id in ipairs(node.inputs) do
+      if by_id[id] and not seen[id] then
+        seen[id] = true
+        table.insert(by_id[id].consumers, node)
+      end
+    end
+  end
+  return out
 end
 
 ---Cuts an operator along the dimension `where.dim` of its operand `where.input`.
@@ -146,21 +179,34 @@ function Graph:weights(home) self.builder:weights(home) end
 function Graph:stage_of(node) return self.builder:stage_of(node.id) end
 function Graph:stage_devices(stage) return self.builder:stage_devices(stage) end
 
+-- Ids of a list of nodes.
+local function ids_of(nodes)
+  local ids = {}
+  for i, node in ipairs(nodes) do ids[i] = node.id end
+  return ids
+end
+
 ---Starts a stage at each of the nodes; `devices` has one list a stage, the first stage's in front.
 ---@param first nnscaler.PolicyNode[]
 ---@param devices integer[][]
 function Graph:stage(first, devices)
-  local ids = {}
-  for i, node in ipairs(first) do ids[i] = node.id end
-  self.builder:stage(ids, devices)
+  self.builder:stage(ids_of(first), devices)
 end
 
----Runs the nodes again in backward instead of keeping their results.
----@param nodes nnscaler.PolicyNode[]
-function Graph:recompute(nodes)
-  local ids = {}
-  for i, node in ipairs(nodes) do ids[i] = node.id end
-  self.builder:recompute(ids)
+---Runs nodes again in backward instead of keeping their results: those of a list, of a module, or
+---of every module whose path matches a pattern (each a group of its own).
+---@param what nnscaler.PolicyNode[]|nnscaler.PolicyModule|string
+function Graph:recompute(what)
+  if type(what) ~= 'string' then
+    self.builder:recompute(ids_of(what.nodes and what:nodes() or what))
+    return
+  end
+  local any = false
+  for module in self:modules(what) do
+    any = true
+    self.builder:recompute(ids_of(module:nodes()))
+  end
+  if not any then fail('plan', 'plan.recompute', ("no module matches '%s'"):format(what)) end
 end
 
 ---Replicates every node that the policy has said nothing of over its stage's devices.

@@ -26,7 +26,10 @@ function M.new(job)
   local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
   local plan_ngpus = config.plan_ngpus or (whole and 1 or size)
   local runtime_ngpus = config.runtime_ngpus or size
-  if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then return nil end
+  if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then
+    if whole or job.eager then return nil end
+    world = world or comm.connect { backend = 'local' } -- a policy may recompute on one device
+  end
   if runtime_ngpus ~= size then
     fail('usage', 'runtime.ranks', ('compute_config.runtime_ngpus is %d; the run has %d ranks')
       :format(runtime_ngpus, size), 'start as many ranks as runtime_ngpus: nnscaler run -n '

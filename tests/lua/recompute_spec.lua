@@ -1,0 +1,89 @@
+--- Recompute groups of a plan: less memory between forward and backward, the same bits.
+local GPT = require 'nnscaler.models.gpt'
+local Program = require 'nnscaler.runtime.program'
+local T = require 'nnscaler.tensor'
+local lower = require 'nnscaler._C.lower'
+local memory = require 'tests.lua.support.program_memory'
+local policies = require 'nnscaler.policies'
+local trace = require 'nnscaler.trace'
+
+local function model()
+  return GPT { vocab = 16, layers = 4, heads = 2, width = 8, block = 8, dropout = 0.1 }:to 'float64'
+end
+
+local function plain(graph) graph:replicate_rest() end
+local function by_layer(graph)
+  graph:recompute 'transformer.h.?'
+  graph:replicate_rest()
+end
+local function by_mlp(graph)
+  for mlp in graph:modules '*.mlp' do graph:recompute(mlp) end
+  graph:replicate_rest()
+end
+
+local function sample()
+  local generator = T.generator(3)
+  local function draw() return T.randint(0, 16, { 4, 8 }, { generator = generator }) end
+  return { x = draw(), y = draw() }
+end
+
+local function step(policy)
+  local engine = Program.new(model(), { seed = 7, pas_policy = policy })
+  engine:prepare(sample())
+  local result = engine:train_step({ sample(), sample() }, { step = 1 })
+  local grads = {}
+  for _, p in ipairs(engine.parameters) do grads[p.name] = engine:grad(p.name) end
+  return result.loss, grads
+end
+
+local function bytes(policy)
+  local s = sample()
+  local graph = trace(model(), { s.x, s.y }, { training = true })
+  local plan = policies.run(graph, policy, { plan_ngpus = 1, runtime_ngpus = 1 })
+  return memory.of(lower.lower(graph, { plan = plan }))
+end
+
+describe('recompute groups of a plan', function()
+  it('keep less between forward and backward, and less at once', function()
+    local saved, peak = bytes(plain)
+    local saved_mlp, peak_mlp = bytes(by_mlp)
+    local saved_layer, peak_layer = bytes(by_layer)
+    assert.is_true(saved_mlp < saved * 0.75, ('%d of %d saved'):format(saved_mlp, saved))
+    assert.is_true(saved_layer < saved * 0.25, ('%d of %d saved'):format(saved_layer, saved))
+    assert.is_true(peak_mlp < peak * 0.9, ('peak %d, was %d'):format(peak_mlp, peak))
+    assert.is_true(peak_layer < peak * 0.6, ('peak %d, was %d'):format(peak_layer, peak))
+  end)
+
+  it('give the same loss and gradients, bit for bit, masks of dropout too', function()
+    local loss, grads = step(plain)
+    for _, policy in ipairs { by_layer, by_mlp } do
+      local again, others = step(policy)
+      assert.equal(loss, again)
+      for name, grad in pairs(grads) do assert.is_true(grad:equal(others[name]), name) end
+    end
+  end)
+
+  it('are refused across stages, twice, and of nothing', function()
+    local s = sample()
+    local graph = trace(model(), { s.x, s.y }, { training = true })
+    local function message(n, policy)
+      local ok, e = pcall(policies.run, graph, policy, { plan_ngpus = n, runtime_ngpus = n })
+      assert.is_false(ok)
+      return tostring(e)
+    end
+    assert.matches('are in different stages; expected one stage', message(2, function(g)
+      g:stage({ g:module('transformer.h.1.mlp'):nodes()[1] }, { { 0 }, { 1 } })
+      g:recompute(g:module 'transformer.h.1')
+    end))
+    assert.matches('transformer.h.0.mlp.c_fc .* is of group 0 already', message(1, function(g)
+      g:recompute(g:module 'transformer.h.0')
+      g:recompute(g:module 'transformer.h.0.mlp')
+    end))
+    assert.matches("no module matches 'decoder.%*'", message(1, function(g)
+      g:recompute 'decoder.*'
+    end))
+    assert.matches("no module 'transformer.h.9' makes a call.*those that do: transformer",
+      message(1, function(g) g:module 'transformer.h.9' end))
+    assert.matches('no node; expected one', message(1, function(g) g:recompute {} end))
+  end)
+end)
