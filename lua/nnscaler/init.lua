@@ -20,6 +20,25 @@ function M.Trainer(args, overrides)
   return require('nnscaler.trainer').new(require('nnscaler.job').from_table(args, overrides))
 end
 
+--- Rank of this process or thread, from 0.
+---@return integer
+function M.rank() return require('nnscaler.ranks').rank() end
+
+--- Ranks of the run.
+---@return integer
+function M.world_size() return require('nnscaler.ranks').world_size() end
+
+--- Rank among those of this host, from 0.
+---@return integer
+function M.local_rank() return require('nnscaler.ranks').local_rank() end
+
+--- Ranks of this host.
+---@return integer
+function M.local_world_size() return require('nnscaler.ranks').local_world_size() end
+
+--- Waits until every rank is here.
+function M.barrier() require('nnscaler.ranks').barrier() end
+
 return setmetatable(M, {
   __index = function(t, key)
     local module = parts[key]

@@ -9,6 +9,7 @@ void open_core(lua_State* L) {
   open_plan(L);
   open_lower(L);
   open_process(L);
+  open_launch(L);
 }
 
 }  // namespace nns::bind

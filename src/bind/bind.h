@@ -14,6 +14,7 @@ void open_graph(lua_State* L);    // nnscaler._C.graph: graphs, operator table
 void open_plan(lua_State* L);     // nnscaler._C.plan: policies' builder, plans, schedules
 void open_lower(lua_State* L);    // nnscaler._C.lower: programs and their Lua, derivative rules
 void open_process(lua_State* L);  // nnscaler._C.process: signals, resident memory
+void open_launch(lua_State* L);   // nnscaler._C.launch: ranks that a launcher started
 void open_job(lua_State* L);      // nnscaler._C.job: schema, YAML, overrides
 
 }  // namespace nns::bind

@@ -1,5 +1,6 @@
 // nnscaler._C.process: what a running job asks of its process: termination signals seen at step
-// boundaries, resident memory, references to Lua values, processor count.
+// boundaries, resident memory, references to Lua values, processors.
+#include <sched.h>
 #include <unistd.h>
 
 #include <array>
@@ -9,6 +10,7 @@
 #include <thread>
 
 #include "bind/bind.h"
+#include "launch/launch.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -77,13 +79,35 @@ int references(lua_State* L) {  // () → references to Lua values that C++ hold
   return 1;
 }
 
+int processor_list(lua_State* L) {  // () → numbers of those processors, as "0,1"
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0)
+    fail(ErrorKind::state, "[process.processors] the system does not tell which are usable");
+  std::string list;
+  for (int i = 0; i < CPU_SETSIZE; ++i)
+    if (CPU_ISSET(i, &set)) list += (list.empty() ? "" : ",") + std::to_string(i);
+  script::push_string(L, list);
+  return 1;
+}
+
+int host(lua_State* L) {  // () → name of this host, text that differs between hosts
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  script::push_string(L, name);
+  script::push_string(L, launch::host_id());
+  return 2;
+}
+
 int open(lua_State* L) {
-  lua_createtable(L, 0, 6);
+  lua_createtable(L, 0, 8);
   script::set_functions(L, {{"watch_signals", guarded<watch_signals>},
                             {"unwatch_signals", guarded<unwatch_signals>},
                             {"pending_signal", guarded<pending_signal>},
                             {"rss_bytes", guarded<rss_bytes>},
                             {"processors", guarded<processors>},
+                            {"processor_list", guarded<processor_list>},
+                            {"host", guarded<host>},
                             {"references", guarded<references>}});
   return 1;
 }

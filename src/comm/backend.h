@@ -5,12 +5,15 @@
 #include <memory>
 
 #include "comm/group.h"
-#include "comm/launch.h"
+#include "launch/launch.h"
 
 namespace nns::comm {
 
+using launch::Launch;
+
 struct ConnectOptions {
-  double timeout_s = 600;             // of one call, and of the meeting
+  double timeout_s = 600;             // of one call
+  double join_timeout_s = 600;        // of the meeting
   int64_t message_bytes = 1LL << 30;  // longer messages are sent in pieces
 };
 

@@ -178,26 +178,9 @@ int current(lua_State* L) {  // () → communicator of this rank, or nil before 
 // --- joining what a launcher started
 // --------------------------------------------------------------
 
-int launch(lua_State* L) {  // () → { launcher=, rank=, size=, local_rank=, local_size= }
-  const Launch found = read_launch();
-  lua_createtable(L, 0, 5);
-  script::push_string(L, found.launcher);
-  lua_setfield(L, -2, "launcher");
-  const std::pair<const char*, int> numbers[] = {{"rank", found.rank},
-                                                 {"size", found.size},
-                                                 {"local_rank", found.local_rank},
-                                                 {"local_size", found.local_size}};
-  for (const auto& [name, value] : numbers) {
-    lua_pushinteger(L, value);
-    lua_setfield(L, -2, name);
-  }
-  return 1;
-}
-
-CommunicatorPtr join(const std::string& backend, const Launch& launch,
-                     const ConnectOptions& options) {
-  if (backend == "mpi") return connect_mpi(launch, options);
-  if (backend == "gloo") return connect_gloo(launch, options);
+CommunicatorPtr join(const std::string& backend, const Launch& me, const ConnectOptions& options) {
+  if (backend == "mpi") return connect_mpi(me, options);
+  if (backend == "gloo") return connect_gloo(me, options);
   return join_local(make_local_world(1), 0);
 }
 
@@ -210,8 +193,8 @@ int connect(lua_State* L) {
   }
   luaL_checktype(L, 1, LUA_TTABLE);
   const std::string wanted = script::field_string(L, 1, "backend", "auto");
-  const Launch launch = read_launch();
-  const std::string backend = choose_backend(wanted, launch, process_environment());
+  const Launch me = launch::read_launch();
+  const std::string backend = choose_backend(wanted, me, launch::process_environment());
   lua_getfield(L, LUA_REGISTRYINDEX, kCurrent);
   if (!lua_isnil(L, -1)) {
     const auto& known = script::check_object<CommunicatorPtr>(L, -1, kCommunicator);
@@ -222,6 +205,7 @@ int connect(lua_State* L) {
   }
   ConnectOptions options;
   options.timeout_s = script::field_number(L, 1, "timeout_s", options.timeout_s);
+  options.join_timeout_s = script::field_number(L, 1, "join_timeout_s", options.timeout_s);
   options.message_bytes = script::field_int(L, 1, "message_bytes", options.message_bytes);
   if (!(options.timeout_s > 0))
     fail(ErrorKind::usage, "[comm.connect] timeout_s is {}; expected a time above 0",
@@ -229,10 +213,9 @@ int connect(lua_State* L) {
   if (options.message_bytes < 1 || options.message_bytes > INT32_MAX)
     fail(ErrorKind::usage, "[comm.connect] message_bytes is {}; expected 1 to {}",
          options.message_bytes, INT32_MAX);
-  CommunicatorPtr communicator = join(backend, launch, options);
-  log::set_rank(launch.rank, launch.size);
-  log::info("nnscaler.comm", "{} ranks joined by {}, started by {}; {} on this host", launch.size,
-            backend, launch.launcher, launch.local_size);
+  CommunicatorPtr communicator = join(backend, me, options);
+  log::info("nnscaler.comm", "{} ranks joined by {}, started by {}; {} on this host", me.size,
+            backend, me.launcher, me.local_size);
   script::push_object<CommunicatorPtr>(L, kCommunicator, std::move(communicator));
   lua_pushvalue(L, -1);
   lua_setfield(L, LUA_REGISTRYINDEX, kCurrent);
@@ -321,10 +304,9 @@ int open_module(lua_State* L) {
                                       {"group", guarded<communicator_group>}});
   script::make_type<HandlePtr>(L, kHandle,
                                {{"wait", guarded<handle_wait>}, {"done", guarded<handle_done>}});
-  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, 3);
   script::set_functions(L, {{"current", guarded<current>},
                             {"connect", guarded<connect>},
-                            {"launch", guarded<launch>},
                             {"run_local", guarded<run_local>}});
   return 1;
 }

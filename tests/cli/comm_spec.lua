@@ -65,8 +65,8 @@ describe('joining', function()
   end)
 
   it('refuses local ranks where processes were started', function()
-    refused("[comm.backend] 'local' joins threads of one process, but torchrun started 2 "
-      .. 'processes; expected mpi or gloo', 'backend=local', 'RANK=0 WORLD_SIZE=2')
+    refused("[comm.backend] 'local' joins threads of one process, but 2 processes were started "
+      .. '(environment); expected mpi or gloo', 'backend=local', 'RANK=0 WORLD_SIZE=2')
   end)
 
   it('names variables that contradict', function()

@@ -4,10 +4,10 @@
 #include <map>
 
 #include "base/error.h"
-#include "comm/launch.h"
+#include "launch/launch.h"
 
 using namespace nns;
-using namespace nns::comm;
+using namespace nns::launch;
 
 namespace {
 
@@ -63,10 +63,13 @@ Variables with(Variables variables, const Variables& more) {
 TEST_CASE("each launcher is read from its own variables") {
   check(read_launch(environment({})), "none", 0, 1, 0, 1);
   check(read_launch(environment(kMpirun)), "mpirun", 5, 8, 1, 4);
-  check(read_launch(environment(
-            {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}})),
+  check(read_launch(environment({{"RANK", "3"},
+                                 {"WORLD_SIZE", "4"},
+                                 {"LOCAL_RANK", "1"},
+                                 {"LOCAL_WORLD_SIZE", "2"},
+                                 {"TORCHELASTIC_RUN_ID", "x"}})),
         "torchrun", 3, 4, 1, 2);
-  check(read_launch(environment({{"RANK", "1"}, {"WORLD_SIZE", "2"}})), "torchrun", 1, 2, 1, 2);
+  check(read_launch(environment({{"RANK", "1"}, {"WORLD_SIZE", "2"}})), "environment", 1, 2, 1, 2);
 }
 
 TEST_CASE("a Slurm step tells the ranks of each host") {
@@ -89,9 +92,9 @@ TEST_CASE("a Slurm step tells the ranks of each host") {
 
 TEST_CASE("variables that contradict are named") {
   CHECK(refusal({{"RANK", "1"}}) ==
-        "[comm.launch] RANK is set, but WORLD_SIZE is not; torchrun sets both");
+        "[comm.launch] RANK is set, but WORLD_SIZE is not; expected both");
   CHECK(refusal({{"WORLD_SIZE", "2"}}) ==
-        "[comm.launch] WORLD_SIZE is set, but RANK is not; torchrun sets both");
+        "[comm.launch] WORLD_SIZE is set, but RANK is not; expected both");
   CHECK(refusal({{"RANK", "2"}, {"WORLD_SIZE", "2"}}) ==
         "[comm.launch] RANK is 2, but WORLD_SIZE is 2; expected a rank below it");
   CHECK(refusal({{"RANK", "one"}, {"WORLD_SIZE", "2"}}) ==
@@ -111,12 +114,13 @@ TEST_CASE("the back end follows from the launcher") {
   CHECK(backend("auto", {}) == "local");
   CHECK(backend("", {"mpirun", 0, 2, 0, 2}) == "mpi");
   CHECK(backend("auto", {"torchrun", 0, 2, 0, 2}) == "gloo");
+  CHECK(backend("auto", {"environment", 0, 2, 0, 2}) == "gloo");
   CHECK(backend("auto", {"slurm", 0, 2, 0, 2}) == "mpi");
   CHECK(backend("auto", {"slurm", 0, 2, 0, 2}, {{"MASTER_ADDR", "a"}}) == "gloo");
   CHECK(backend("gloo", {"mpirun", 0, 2, 0, 2}) == "gloo");
   CHECK(backend("smoke", {}) ==
         "[comm.backend] unknown back end 'smoke'; expected one of auto, local, gloo, mpi");
   CHECK(backend("local", {"mpirun", 0, 2, 0, 2}) ==
-        "[comm.backend] 'local' joins threads of one process, but mpirun started 2 processes; "
-        "expected mpi or gloo");
+        "[comm.backend] 'local' joins threads of one process, but 2 processes were started "
+        "(mpirun); expected mpi or gloo");
 }

@@ -1,8 +1,11 @@
 --- `nnscaler run`: trains a job.
 
+local fail = require 'nnscaler.fail'
 local job = require 'nnscaler.job'
+local launch = require 'nnscaler._C.launch'
 local log = require 'nnscaler.log'
 local params = require 'nnscaler.params'
+local ranks = require 'nnscaler.ranks'
 
 local M = {}
 
@@ -27,22 +30,35 @@ function M.load(opts)
   return loaded
 end
 
+-- How many ranks this process starts: none when a launcher has started it.
+local function ranks_to_start(opts)
+  local found = launch.read()
+  if found.launcher == 'none' then return opts.ranks or 1 end
+  if opts.ranks and opts.ranks ~= found.size then
+    fail('usage', 'cli.run', ('-n is %d, but %s started %d ranks'):format(opts.ranks,
+      found.launcher, found.size), 'leave out -n: the launcher says how many')
+  end
+  return 1
+end
+
 --- Trains; returns the exit code.
 ---@param opts nnscaler.run.Opts
 ---@return integer
 function M.run(opts)
+  local count = ranks_to_start(opts)
+  if count > 1 then ranks.expect(count) end
   local loaded = M.load(opts)
   if opts.print_config then
-    print((loaded:text():gsub('\n$', '')))
+    if ranks.rank() == 0 then print((loaded:text():gsub('\n$', ''))) end
     return 0
   end
-  local ranks = opts.ranks or 1
-  if ranks == 1 then
+  ranks.expect(nil)
+  if count == 1 then
     require('nnscaler.trainer').new(loaded):run()
     return 0
   end
   local comm, base = require 'nnscaler._C.comm', require 'nnscaler._C.base'
-  comm.run_local(ranks, 'nnscaler.commands.run_rank', base.json_encode(opts))
+  comm.run_local(count, 'nnscaler.commands.run_rank', base.json_encode(opts))
   return 0
 end
 

@@ -2,6 +2,7 @@
 --- loggers, hooks; then resumes.
 local batches = require 'nnscaler.trainer.batches'
 local component = require 'nnscaler.trainer.component'
+local device_map = require 'nnscaler.trainer.device_map'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.trainer.format'
@@ -10,8 +11,8 @@ local hooks = require 'nnscaler.hooks'
 local loaders = require 'nnscaler.trainer.loaders'
 local loggers = require 'nnscaler.loggers'
 local optim = require 'nnscaler.optim'
-local process = require 'nnscaler._C.process'
 local progress = require 'nnscaler.trainer.progress'
+local ranks = require 'nnscaler.ranks'
 local resume = require 'nnscaler.trainer.resume'
 local sample_of = require 'nnscaler.runtime.sample'
 local schedules = require 'nnscaler.schedules'
@@ -37,8 +38,10 @@ end
 
 -- Settings of LibTorch that hold for the whole process. On a GPU some operators have no
 -- deterministic form: LibTorch warns of those.
-local function set_process(job, ranks)
-  door.set_num_threads(job.threads or math.max(1, math.floor(process.processors() / ranks)))
+local function set_process(t)
+  local job = t.args
+  t.map = device_map.new(job)
+  door.set_num_threads(t.map.threads)
   door.set_deterministic(true, job.device ~= nil and job.device ~= 'cpu')
 end
 
@@ -105,6 +108,7 @@ local function describe(t)
     t.log.info('Ranks: %d, policy: %s, %d device(s) a plan, %d scale unit(s), global batch: %d '
       .. 'samples', t.world_size, tostring(t.args.pas_policy), t.sharing.plan_ngpus, t.units,
       t.span.per_step * t.args.micro_batch_size)
+    t.map:describe(t.log)
   end
 end
 
@@ -112,12 +116,13 @@ end
 ---@param t nnscaler.Trainer
 function M.build(t)
   local job = t.args
+  ranks.join(job)
   t.sharing = sharing.new(job)
   if t.sharing then
     t.rank, t.world_size = t.sharing.rank, t.sharing.size
     t.units, t.unit = t.sharing.units, t.sharing.unit
   end
-  set_process(job, t.world_size)
+  set_process(t)
   local per_step = batches.accumulation(job, t.units) * t.units
   t.model = M.model(job)
   t.train_loader, t.val_loader, t.dataset = loaders(job)

@@ -118,7 +118,11 @@ class GlooGroup : public StagedGroup {
   std::deque<std::pair<WorkPtr, at::Tensor>> outgoing_;
 };
 
-std::string variable(const Environment& environment, const char* name) {
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+std::string variable(const launch::Environment& environment, const char* name) {
   const auto value = environment(name);
   if (!value || value->empty())
     throw Error(ErrorKind::usage, fmt::format("[comm.gloo] {} is not set", name),
@@ -127,8 +131,8 @@ std::string variable(const Environment& environment, const char* name) {
   return *value;
 }
 
-c10::intrusive_ptr<c10d::Store> join_store(const Launch& launch, std::chrono::milliseconds limit) {
-  const Environment environment = process_environment();
+c10::intrusive_ptr<c10d::Store> join_store(const Launch& me, std::chrono::milliseconds limit) {
+  const launch::Environment environment = launch::process_environment();
   const std::string host = variable(environment, "MASTER_ADDR");
   const std::string port = variable(environment, "MASTER_PORT");
   const int number = std::atoi(port.c_str());
@@ -137,7 +141,7 @@ c10::intrusive_ptr<c10d::Store> join_store(const Launch& launch, std::chrono::mi
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(number);
   // Under torchrun its agent serves there.
-  options.isServer = launch.rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
+  options.isServer = me.rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
   options.waitWorkers = false;
   options.timeout = limit;
   return guarded_call("gloo", [&]() -> c10::intrusive_ptr<c10d::Store> {
@@ -150,17 +154,16 @@ c10::intrusive_ptr<c10d::Store> join_store(const Launch& launch, std::chrono::mi
 
 class GlooCommunicator : public Communicator {
  public:
-  GlooCommunicator(const Launch& launch, const ConnectOptions& options) : launch_(launch) {
-    const std::chrono::milliseconds limit(static_cast<int64_t>(options.timeout_s * 1000));
-    store_ = join_store(launch, limit);
-    options_ = c10d::ProcessGroupGloo::Options::create(limit);
-    const auto interface = process_environment()("GLOO_SOCKET_IFNAME");
+  GlooCommunicator(const Launch& me, const ConnectOptions& options) : launch_(me) {
+    store_ = join_store(me, milliseconds(options.join_timeout_s));
+    options_ = c10d::ProcessGroupGloo::Options::create(milliseconds(options.timeout_s));
+    const auto interface = launch::process_environment()("GLOO_SOCKET_IFNAME");
     options_->devices.push_back(guarded_call("gloo", [&] {
       return interface ? c10d::ProcessGroupGloo::createDeviceForInterface(*interface)
                        : c10d::ProcessGroupGloo::createDefaultDevice();
     }));
     std::vector<int> all;
-    for (int r = 0; r < launch.size; ++r) all.push_back(r);
+    for (int r = 0; r < me.size; ++r) all.push_back(r);
     group(std::move(all));
   }
 

@@ -216,7 +216,7 @@ class MpiCommunicator : public Communicator {
 }  // namespace
 }  // namespace nns::comm
 
-extern "C" void nns_connect_mpi(const nns::comm::Launch& launch,
+extern "C" void nns_connect_mpi(const nns::launch::Launch& launch,
                                 const nns::comm::ConnectOptions& options,
                                 std::shared_ptr<nns::comm::Communicator>& communicator) {
   communicator = std::make_shared<nns::comm::MpiCommunicator>(launch, options);

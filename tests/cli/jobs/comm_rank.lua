@@ -22,6 +22,6 @@ for _, name in ipairs(names) do
   local ok, e = pcall(cases.run, name, me)
   if not ok then error(('case %s, rank %d: %s'):format(name, me:rank(), tostring(e)), 0) end
 end
-local launch = comm.launch()
+local launch = require('nnscaler._C.launch').read()
 base.log('info', 'test', ('%s %s: %d of %d ok'):format(me:backend(), launch.launcher, #names,
   #cases.names))

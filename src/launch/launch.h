@@ -1,4 +1,4 @@
-// Who started this process among how many: what mpirun, torchrun and Slurm put into the
+// Who started this process among how many: what mpirun, torchrun, Slurm or a person put into the
 // environment, and the back end that follows from it.
 #pragma once
 
@@ -6,10 +6,10 @@
 #include <optional>
 #include <string>
 
-namespace nns::comm {
+namespace nns::launch {
 
 struct Launch {
-  std::string launcher = "none";  // none, mpirun, torchrun or slurm
+  std::string launcher = "none";  // none, mpirun, torchrun, environment or slurm
   int rank = 0;
   int size = 1;
   int local_rank = 0;  // among the ranks of this host
@@ -22,13 +22,16 @@ using Environment = std::function<std::optional<std::string>(const std::string&)
 Launch read_launch(const Environment& environment);
 Launch read_launch();  // of this process
 
-// The back end by name: "auto" (or "") gives mpi under mpirun, gloo under torchrun, under Slurm
-// gloo where MASTER_ADDR is set and mpi elsewhere, else local. Throws when `wanted` is unknown or
-// cannot join what was started.
+// The back end by name: "auto" (or "") gives mpi under mpirun, gloo under torchrun and where the
+// variables were set by hand, under Slurm gloo where MASTER_ADDR is set and mpi elsewhere, else
+// local. Throws when `wanted` is unknown or cannot join what was started.
 std::string choose_backend(const std::string& wanted, const Launch& launch,
                            const Environment& environment);
+
+// Text that two processes share when they run on one host and see the same network.
+std::string host_id();
 
 // The variables of this process.
 Environment process_environment();
 
-}  // namespace nns::comm
+}  // namespace nns::launch

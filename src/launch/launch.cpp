@@ -1,12 +1,14 @@
-#include "comm/launch.h"
+#include "launch/launch.h"
 
 #include <array>
 #include <charconv>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 #include "base/error.h"
 
-namespace nns::comm {
+namespace nns::launch {
 namespace {
 
 // Names of the variables of one launcher; an empty name is one that it does not set.
@@ -71,8 +73,8 @@ std::optional<Launch> read(const Environment& environment, const Names& names) {
   const auto rank = number(environment, names.rank), size = number(environment, names.size);
   if (!rank && !size) return std::nullopt;
   if (!rank || !size)
-    fail(ErrorKind::usage, "[comm.launch] {} is set, but {} is not; {} sets both",
-         rank ? names.rank : names.size, rank ? names.size : names.rank, names.launcher);
+    fail(ErrorKind::usage, "[comm.launch] {} is set, but {} is not; expected both",
+         rank ? names.rank : names.size, rank ? names.size : names.rank);
   check_below(names.rank, *rank, names.size, *size);
   Launch launch{names.launcher, *rank, *size, *rank, *size};
   if (const auto local = number(environment, names.local_rank)) {
@@ -105,7 +107,11 @@ Launch read_launch(const Environment& environment) {
     check_equal(kMpirun.size, mpirun->size, kTorchrun.size, torchrun->size);
   }
   if (mpirun) return *mpirun;
-  if (torchrun) return *torchrun;
+  if (torchrun) {
+    Launch launch = *torchrun;
+    if (!environment("TORCHELASTIC_RUN_ID")) launch.launcher = "environment";
+    return launch;
+  }
   // Under srun each host may run one mpirun or torchrun: theirs are the ranks then. A batch
   // script's own SLURM_PROCID is not one.
   if (environment(kSlurm.size) && environment(kSlurm.rank)) return *read(environment, kSlurm);
@@ -128,16 +134,23 @@ std::string choose_backend(const std::string& wanted, const Launch& launch,
     fail(ErrorKind::usage, "[comm.backend] unknown back end '{}'; expected one of {}", wanted, all);
   if (wanted.empty() || wanted == "auto") {
     if (launch.launcher == "mpirun") return "mpi";
-    if (launch.launcher == "torchrun") return "gloo";
+    if (launch.launcher == "torchrun" || launch.launcher == "environment") return "gloo";
     if (launch.launcher == "slurm") return environment("MASTER_ADDR") ? "gloo" : "mpi";
     return "local";
   }
   if (wanted == "local" && launch.size > 1)
     fail(ErrorKind::usage,
-         "[comm.backend] 'local' joins threads of one process, but {} started {} processes; "
+         "[comm.backend] 'local' joins threads of one process, but {} processes were started ({}); "
          "expected mpi or gloo",
-         launch.launcher, launch.size);
+         launch.size, launch.launcher);
   return wanted;
+}
+
+std::string host_id() {
+  std::string id;
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> id;
+  std::error_code unknown;  // leaves the path empty
+  return id + " " + std::filesystem::read_symlink("/proc/self/ns/net", unknown).string();
 }
 
 Environment process_environment() {
@@ -148,4 +161,4 @@ Environment process_environment() {
   };
 }
 
-}  // namespace nns::comm
+}  // namespace nns::launch

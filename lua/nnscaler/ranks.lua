@@ -1,0 +1,85 @@
+--- The ranks of a run as scripts see them, and how a process becomes one: by what its launcher put
+--- into the environment. Ranks are processes, or with `comm.backend = 'local'` threads of one.
+local fail = require 'nnscaler.fail'
+local launch = require 'nnscaler._C.launch'
+
+local M = {}
+
+local expected -- { size } of ranks that this process is about to start
+
+-- The communicator, once this rank has joined one.
+local function current()
+  return package.loaded['nnscaler._C.comm'] and require('nnscaler._C.comm').current()
+end
+
+---@return { launcher: string, rank: integer, size: integer, local_rank: integer,
+---  local_size: integer }
+local function place()
+  local joined = current()
+  if joined and joined:backend() == 'local' then
+    local rank, size = joined:rank(), joined:size()
+    return { launcher = 'none', rank = rank, size = size, local_rank = rank, local_size = size }
+  end
+  return expected or launch.read()
+end
+
+--- Says what the environment of this process says, before it has joined anything.
+M.place = place
+
+--- Makes a process that evaluates a job before it starts the ranks see what rank 0 will see.
+---@param size integer|nil
+function M.expect(size)
+  expected = size and { launcher = 'none', rank = 0, size = size, local_rank = 0,
+    local_size = size }
+end
+
+---@return integer rank from 0
+function M.rank() return place().rank end
+
+---@return integer ranks
+function M.world_size() return place().size end
+
+---@return integer rank among those of this host, from 0
+function M.local_rank() return place().local_rank end
+
+---@return integer ranks of this host
+function M.local_world_size() return place().local_size end
+
+--- Joins the ranks that a launcher started; alone or joined already it does nothing.
+---@param job nnscaler.Job
+function M.join(job)
+  local found = place()
+  if found.launcher == 'none' or current() then return end
+  local options = job.comm or {}
+  require('nnscaler._C.comm').connect {
+    backend = options.backend, timeout_s = options.timeout_s,
+    join_timeout_s = options.join_timeout_s,
+  }
+end
+
+local function everybody(communicator)
+  local ranks = {}
+  for r = 0, communicator:size() - 1 do ranks[r + 1] = r end
+  return communicator:group(ranks, { checked = false })
+end
+
+--- Waits until every rank is here.
+function M.barrier()
+  local communicator = current()
+  if communicator then
+    everybody(communicator):barrier()
+  elseif place().size > 1 then
+    fail('usage', 'comm.barrier', 'the ranks have not joined yet: a recipe is evaluated before',
+      'call it from a hook, or from the function that makes the model')
+  end
+end
+
+--- What every rank says, in order of rank.
+---@param mine string
+---@return string[]
+function M.exchange(mine)
+  local communicator = current()
+  return communicator and everybody(communicator):exchange(mine) or { mine }
+end
+
+return M
