@@ -112,9 +112,9 @@ bool has_gradient(const lower::Program& p, int slot) {
   return false;
 }
 
-// {name, shape, dtype, whole =, start =, reduce = ranks, holders =, gradient =} of each parameter;
-// `whole` and `start` (per dimension) only where the rank holds a part, `reduce` only where
-// gradients are summed.
+// {name, shape, dtype, whole =, start =, reduce = ranks, holders =, sharded =, gradient =} of each
+// parameter; `whole` and `start` (per dimension) only where the rank holds a part, `reduce` only
+// where gradients are summed.
 int parameters(lua_State* L) {
   const lower::Program& p = program(L);
   push_leaves(L, p, p.parameters);
@@ -129,6 +129,8 @@ int parameters(lua_State* L) {
       }
       lua_pushinteger(L, share.holders);
       lua_setfield(L, -2, "holders");
+      lua_pushboolean(L, share.sharded);
+      lua_setfield(L, -2, "sharded");
       lua_pushboolean(L, has_gradient(p, p.parameters[i]));
       lua_setfield(L, -2, "gradient");
     }

@@ -123,9 +123,9 @@ int plan_match(lua_State* L) {  // (plan, graph): throws unless the plan is for 
   plan::match(check_plan(L, 1), check_graph(L, 2));
   return 0;
 }
-int plan_info(lua_State* L) {  // (plan) → { stages = lists of devices, schedule =, chunks = }
+int plan_info(lua_State* L) {  // (plan) → { stages = lists of devices, schedule =, chunks =, sharded = }
   const plan::Plan& plan = check_plan(L, 1);
-  lua_createtable(L, 0, 3);
+  lua_createtable(L, 0, 4);
   lua_createtable(L, plan.stages, 0);
   for (int s = 0; s < plan.stages; ++s) {
     const auto& devices = plan.stage_devices[static_cast<size_t>(s)];
@@ -137,6 +137,8 @@ int plan_info(lua_State* L) {  // (plan) → { stages = lists of devices, schedu
   lua_setfield(L, -2, "schedule");
   lua_pushinteger(L, plan.chunks);
   lua_setfield(L, -2, "chunks");
+  lua_pushboolean(L, plan.weights == plan::WeightHome::sharded);
+  lua_setfield(L, -2, "sharded");
   return 1;
 }
 int plan_from_json(lua_State* L) {  // (text) → plan

@@ -64,6 +64,14 @@ void all_gather(B& b) {
                      b.shape("self").at(static_cast<size_t>(b.integer("dim")))));
 }
 
+// The shards of a weight, whole for use; its gradient goes to the shards.
+bool gather_weight(Forward& f) {
+  return plain_all_gather(f);
+}
+void scatter_gradient(B& b) {
+  b.give("self", emit(b, "comm::scatter_gradient", {same(b, "dim"), same(b, "group")}));
+}
+
 // R → D: a local slice.
 bool chunk(Forward& f) {
   f.result(
@@ -104,6 +112,7 @@ std::span<const Rule> comm_rules() {
       gradient("comm::all_to_all", all_to_all),
       rewrite("comm::chunk", chunk, chunk_back),
       rewrite("comm::copy", copy, copy_back),
+      rewrite("comm::gather_weight", gather_weight, scatter_gradient),
       gradient("comm::reduce_scatter", reduce_scatter),
       gradient("comm::value_chunk", value_chunk),
   };

@@ -176,16 +176,18 @@ std::vector<std::vector<int>> Distribution::addend_groups(int value, int stage,
   return out;
 }
 
-Share Distribution::share(int value) const {
-  Share share;
+std::vector<Shape> Distribution::addends(int value, int* holders) const {
   const Shape& shape = graph_.value({value}).type.shape;
   const Piece mine = home(value).layout.piece(shape, device_);
-  std::set<int> stages{stage_};
-  for (const Use& u : uses(value)) stages.insert(u.stage);
+  std::set<int> others, all;
+  for (const Use& u : uses(value))
+    if (u.stage != stage_) others.insert(u.stage);
+  std::vector<int> stages{stage_};
+  stages.insert(stages.end(), others.begin(), others.end());
   const auto here = addend_groups(value, stage_, mine);
   size_t which = 0;
   while (std::find(here[which].begin(), here[which].end(), device_) == here[which].end()) ++which;
-  std::set<int> reduce, holders;
+  std::vector<Shape> out;
   for (int stage : stages) {
     const auto groups = addend_groups(value, stage, mine);
     if (groups.size() != here.size())
@@ -195,14 +197,62 @@ Share Distribution::share(int value) const {
                       "expected as many",
                       graph_.value({value}).name, here.size(), stage_, groups.size(), stage),
           "give the stages that share a weight equally many devices");
-    for (const auto& group : groups) holders.insert(group.begin(), group.end());
-    reduce.insert(groups[which].begin(), groups[which].end());
+    for (const auto& group : groups) all.insert(group.begin(), group.end());
+    Shape ranks;
+    for (int u = 0; u < plan_->units(); ++u)
+      for (int device : groups[which]) ranks.push_back(device + u * plan_->plan_ngpus);
+    out.push_back(std::move(ranks));
   }
-  share.holders = static_cast<int>(holders.size()) * plan_->units();
-  for (int u = 0; u < plan_->units(); ++u)
-    for (int device : reduce) share.reduce.push_back(device + u * plan_->plan_ngpus);
+  *holders = static_cast<int>(all.size()) * plan_->units();
+  return out;
+}
+
+Share Distribution::share(int value) const {
+  Share share;
+  const auto groups = addends(value, &share.holders);
+  std::set<int> reduce;
+  if (const auto cut = shard(value)) {
+    // The addends of this stage are summed on the way to the shard; those of other stages lie in
+    // shards of their own.
+    const int64_t me = first_rank_ + device_;
+    const auto at = std::find(cut->ranks.begin(), cut->ranks.end(), me) - cut->ranks.begin();
+    share.holders /= static_cast<int>(cut->ranks.size());
+    share.sharded = true;
+    for (const Shape& ranks : groups) {
+      NNS_CHECK(ranks.size() == cut->ranks.size(), "{} has {} shards in one stage, {} in another",
+                graph_.value({value}).name, cut->ranks.size(), ranks.size());
+      reduce.insert(static_cast<int>(ranks[static_cast<size_t>(at)]));
+    }
+  } else {
+    for (const Shape& ranks : groups) reduce.insert(ranks.begin(), ranks.end());
+  }
+  share.reduce.assign(reduce.begin(), reduce.end());
   if (share.reduce.size() == 1) share.reduce.clear();
   return share;
+}
+
+std::optional<Shard> Distribution::shard(int value) const {
+  if (!plan_ || plan_->weights != plan::WeightHome::sharded) return std::nullopt;
+  const auto& v = graph_.value({value});
+  const Shape local = home(value).layout.local_shape(v.type.shape, device_);
+  int holders = 0;
+  Shard shard;
+  shard.ranks = addends(value, &holders).front();
+  const int n = static_cast<int>(shard.ranks.size());
+  if (v.role != graph::Role::parameter || n == 1 || numel(local) == 0 || local.empty())
+    return std::nullopt;
+  // The dimension that has least to be padded; the first of equals.
+  const auto padded = [&](int64_t length) {
+    return static_cast<double>((length + n - 1) / n * n) / static_cast<double>(length);
+  };
+  for (size_t d = 1; d < local.size(); ++d)
+    if (padded(local[d]) < padded(local[static_cast<size_t>(shard.dim)]))
+      shard.dim = static_cast<int>(d);
+  shard.whole = local[static_cast<size_t>(shard.dim)];
+  const int64_t me = first_rank_ + device_;
+  const auto at = std::find(shard.ranks.begin(), shard.ranks.end(), me) - shard.ranks.begin();
+  shard.range = part_of({0, shard.whole}, static_cast<int>(at), n);
+  return shard;
 }
 
 Layout Distribution::made(const Node& node, size_t i) const {

@@ -12,6 +12,15 @@
 
 namespace nns::lower {
 
+// How a parameter that rests in shards is cut beside the cuts of its uses: along dimension `dim` of
+// the piece that is used here, among the ranks whose gradients are addends of it.
+struct Shard {
+  Shape ranks;  // global, ascending
+  int dim = 0;
+  Range range;        // of the piece's `dim`, this rank's
+  int64_t whole = 0;  // length of the piece's `dim`
+};
+
 class Distribution {
  public:
   // `rank` is global; `stage` one of those that run on its device.
@@ -37,6 +46,8 @@ class Distribution {
   // How a parameter or buffer rests in this stage, and how its gradients are shared.
   OperandUse home(int value) const;
   Share share(int value) const;
+  // Nothing where the plan leaves weights as they are used, or nobody else holds addends.
+  std::optional<Shard> shard(int value) const;
   bool is_used_here(int value) const;
   // How a node of this stage makes its output number `i`.
   Layout made(const graph::Node& node, size_t i) const;
@@ -73,6 +84,9 @@ class Distribution {
   OperandUse home_in(int value, int stage) const;
   // Global devices (of the plan) whose gradients are addends of one total, for a piece; sorted.
   std::vector<std::vector<int>> addend_groups(int value, int stage, const Piece& piece) const;
+  // Per stage that reads the value, this one first: global ranks that hold addends of the gradient
+  // of this device's piece. `holders` gets the number of ranks that hold the piece.
+  std::vector<Shape> addends(int value, int* holders) const;
   void find_loss_stage();
   void find_uses();
 

@@ -62,7 +62,13 @@ class Lowering {
     const auto& value = graph_.values.at(static_cast<size_t>(id));
     const bool rests = role == SlotRole::parameter || role == SlotRole::buffer;
     const OperandUse home = rests ? where_.home(id) : where_.whole();
-    const Piece piece = home.layout.piece(value.type.shape, where_.device());
+    Piece piece = home.layout.piece(value.type.shape, where_.device());
+    std::optional<Shard> shard;
+    if (role == SlotRole::parameter) shard = where_.shard(id);
+    if (shard) {
+      Range& cut = piece.box[static_cast<size_t>(shard->dim)];
+      cut = {cut.start + shard->range.start, cut.start + shard->range.stop};
+    }
     Shape local;
     for (const Range& r : piece.box) local.push_back(r.length());
     const Ref slot = e_.new_slot({local, value.type.dtype}, role, value.name);
@@ -71,7 +77,7 @@ class Lowering {
       made.whole = value.type.shape;
       made.box = piece.box;
     }
-    held_[static_cast<size_t>(id)] = {home, slot};
+    held_[static_cast<size_t>(id)] = {home, slot, std::move(shard)};
     if (role == SlotRole::parameter && value.requires_grad) tape_.require_grad(slot);
     if (role == SlotRole::parameter && where_.planned())
       out_.program.shares.push_back(where_.share(id));
@@ -98,25 +104,47 @@ class Lowering {
       program.constant_data.push_back(graph_.values[static_cast<size_t>(id)].data);
   }
 
-  // The slot that holds a value as it was made.
-  Ref slot_of(Ref value) const { return held_.at(static_cast<size_t>(value.id)).slot; }
+  // The slot that holds a value as it was made; a parameter that rests in shards is gathered at its
+  // first use.
+  Ref slot_of(Ref value) {
+    Held& held = held_.at(static_cast<size_t>(value.id));
+    if (!held.shard) return held.slot;
+    if (held.gathered.id < 0) {
+      const auto& v = graph_.value(value);
+      const TensorType type{held.use.layout.local_shape(v.type.shape, where_.device()),
+                            v.type.dtype};
+      const std::vector<TensorType> types{type};
+      held.gathered = tape_
+                          .apply("comm::gather_weight",
+                                 {{"self", held.slot},
+                                  {"dim", static_cast<int64_t>(held.shard->dim)},
+                                  {"whole", held.shard->whole},
+                                  {"group", held.shard->ranks}},
+                                 CallSite{}, &types)
+                          .front();
+      out_.program.slots[static_cast<size_t>(held.gathered.id)].name =
+          v.name.substr(v.name.rfind('.') + 1);
+    }
+    return held.gathered;
+  }
 
   // The slot that holds a value as `use` wants it; conversions are shared by uses that want alike.
   Ref slot_for(Ref value, const OperandUse& use) {
     const Held& held = held_.at(static_cast<size_t>(value.id));
     const TensorType& type = graph_.value(value).type;
     const SlotRole role = this->role(held.slot);
+    const Ref slot = slot_of(value);
     const bool rests = role == SlotRole::parameter || role == SlotRole::buffer;
     const auto axes = Distribution::partial_axes(use);
     if (rests && same_pieces(held.use.layout, use.layout, type.shape) &&
         exchange_.group(held.use.layout, Distribution::partial_axes(held.use)) ==
             exchange_.group(use.layout, axes))
-      return held.slot;
+      return slot;
     const std::string key =
         fmt::format("{} {} {}", value.id, to_string(use.layout), fmt::join(axes, ","));
     const auto known = converted_.find(key);
     if (known != converted_.end()) return known->second;
-    const Ref made = exchange_.convert(held.slot, held.use.layout, use, type);
+    const Ref made = exchange_.convert(slot, held.use.layout, use, type);
     converted_.emplace(key, made);
     return made;
   }
@@ -152,7 +180,7 @@ class Lowering {
       for (size_t i = 0; i < outs.size(); ++i) {
         NNS_CHECK(e_.type(outs[i]) == types[i], "{} lowered to {}, not {}", node.op,
                   to_string(e_.type(outs[i])), to_string(types[i]));
-        held_[static_cast<size_t>(node.outputs[i])] = {{where_.made(node, i), {}}, outs[i]};
+        held_[static_cast<size_t>(node.outputs[i])] = {{where_.made(node, i), {}}, outs[i], {}, {}};
         if (static_cast<size_t>(outs[i].id) >= first_slot)
           out_.program.slots[static_cast<size_t>(outs[i].id)].name = name;
       }
@@ -228,7 +256,7 @@ class Lowering {
       const Ref slot = emit_receive(
           {to.local_shape(value.type.shape, where_.device()), value.type.dtype},
           where_.receives(from, to, value.type.shape), tag(id, where_.stage(), false), "received");
-      held_[static_cast<size_t>(id)] = {{to, {}}, slot};
+      held_[static_cast<size_t>(id)] = {{to, {}}, slot, {}, {}};
       if (graph_.training && value.requires_grad) {
         tape_.require_grad(slot);
         arrived_.push_back({id, slot});
@@ -407,6 +435,7 @@ class Lowering {
   void finish() {
     Program& program = out_.program;
     remove_dead_calls(program);
+    gather_again(program);
     find_saved(program);
     reuse_memory(program);
     find_blocks(program);
@@ -425,6 +454,8 @@ class Lowering {
   struct Held {
     OperandUse use;
     Ref slot;
+    std::optional<Shard> shard = {};  // of a parameter that rests in shards
+    Ref gathered = {};                // all of it, once it is used
   };
   std::vector<Held> held_;  // by value: as it was made
   std::map<std::string, Ref> converted_;

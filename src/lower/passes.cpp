@@ -12,7 +12,7 @@ namespace nns::lower {
 
 bool makes_memory(std::string_view op) {
   if (op.starts_with("vjp::")) return false;  // autograd may hand out what it was given
-  if (op == "comm::receive") return true;
+  if (op.starts_with("comm::")) return op != "comm::send";
   if (const annotate::OpInfo* info = annotate::find(op)) return !info->view && !info->identity;
   for (const Signature& s : signatures())
     if (s.op == op) return !s.outputs.empty() || op == "aten::embedding_dense_backward";

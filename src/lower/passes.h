@@ -7,6 +7,9 @@ namespace nns::lower {
 
 // Removes calls whose results nobody reads, last segment first.
 void remove_dead_calls(Program& program);
+// Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so
+// that no whole weight is kept between them.
+void gather_again(Program& program);
 // Sets what each segment hands to later ones: slots made (or got) in one and read in another.
 void find_saved(Program& program);
 // Lets sums of gradients write into an addend that nobody else reads, and marks gradients that an

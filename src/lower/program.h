@@ -33,6 +33,8 @@ struct Slot {
 struct Share {
   std::vector<int> reduce;  // global ranks whose gradients are addends of it; empty: this one only
   int holders = 1;          // ranks that hold the same part
+  // It rests in shards: gathered before use, its gradient scattered over those who hold addends.
+  bool sharded = false;
 };
 
 enum class InstrKind {

@@ -36,7 +36,7 @@ describe('several ranks', function()
 
   for _, case in ipairs {
     { 'dp', '-n 2 pas_policy=dp' }, { 'tp', '-n 2 pas_policy=tp' },
-    { 'data', '-n 2 pas_policy=data' },
+    { 'data', '-n 2 pas_policy=data' }, { 'fsdp', '-n 2 pas_policy=fsdp' },
     { 'pp', '-n 2 pas_policy=pp global_batch_size=8' },
     { 'hybrid', '-n 4 pas_policy=hybrid' },
     { 'tp_dp', '-n 4 pas_policy=tp compute_config.plan_ngpus=2' },
@@ -51,6 +51,13 @@ describe('several ranks', function()
     train('cross', 'max_train_steps=6 stop_after_steps=5 checkpoint.resume_from=last -n 4 '
       .. 'pas_policy=hybrid')
     near(want, train('cross', 'max_train_steps=6 checkpoint.resume_from=last -n 2 pas_policy=dp'))
+  end)
+
+  it('go on from weights in shards with others, and the other way round', function()
+    local more = 'max_train_steps=6 checkpoint.resume_from=last -n 2 pas_policy='
+    train('shards', 'max_train_steps=6 stop_after_steps=2 -n 2 pas_policy=fsdp')
+    train('shards', more .. 'tp stop_after_steps=4')
+    near(want, train('shards', more .. 'fsdp'))
   end)
 
   it('name what does not fit', function()

@@ -41,6 +41,23 @@ function M.all_gather(x, dim, whole, ranks) return M.group(ranks):all_gather(x, 
 ---@return nnscaler.Tensor
 function M.reduce_scatter(x, dim, ranks) return M.group(ranks):reduce_scatter(x, dim) end
 
+-- Whether what backward makes counts for nothing.
+local muted = false
+
+---Has gradients of weights in shards count as zeros from now on: other ranks may wait for them even
+---when this one has none.
+---@param on boolean
+function M.mute(on) muted = on end
+
+---Sums the gradient of a weight over the ranks that hold its shards; keeps this rank's along `dim`.
+---@param x nnscaler.Tensor
+---@param dim integer
+---@param ranks integer[]
+---@return nnscaler.Tensor
+function M.scatter_gradient(x, dim, ranks)
+  return M.group(ranks):reduce_scatter(muted and x:zeros_like() or x, dim)
+end
+
 ---Cuts along `dim` and joins along `from` to length `whole`.
 ---@param x nnscaler.Tensor
 ---@param dim integer

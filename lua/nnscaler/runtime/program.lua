@@ -1,6 +1,7 @@
 --- The program engine: traces the model for the shapes it meets, lowers the graph to a program with
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
+local comm = require 'nnscaler.runtime.comm'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local log = require('nnscaler.log').logger 'nnscaler.program'
@@ -163,6 +164,7 @@ end
 ---@param sample any
 function Engine:prepare(sample)
   if not self.sharing then return end
+  self.template = sample
   local args, n = sample_of.arguments(self.job, sample)
   args.n = n
   self.training:get(args, true)
@@ -229,6 +231,16 @@ function Engine:turn_buffers()
   end
 end
 
+function Engine:drop_contents()
+  for _, buffer in ipairs(self.buffers) do
+    local content = buffer.contents[buffer.key]
+    if content then
+      C.release(content)
+      buffer.contents[buffer.key] = nil
+    end
+  end
+end
+
 function Engine:commit_buffers()
   for _, buffer in ipairs(self.buffers) do
     if buffer.pending then
@@ -262,8 +274,9 @@ local function holds(value, x)
   return false
 end
 
--- Forward of a micro-batch; what backward needs is kept in the returned table.
-function Engine:forward(sample, step, micro)
+-- Forward of a micro-batch; what backward needs is kept in the returned table. An idle one only
+-- keeps step with other units.
+function Engine:forward(sample, step, micro, idle)
   local args, n_args = sample_of.arguments(self.job, sample)
   args.n = n_args
   local program = self.training:get(args, true)
@@ -274,31 +287,49 @@ function Engine:forward(sample, step, micro)
     C.run(program.forward, self.tensors, pass.saved, self.contents, self:inputs(args, n_args),
       context),
   }
-  self:turn_buffers()
+  if idle then self:drop_contents() else self:turn_buffers() end
   local loss = results[1]
   if loss then -- else another stage makes it
-    pass.loss, pass.n = loss, sample_of.weight(sample, results[2])
+    pass.loss, pass.n = loss, idle and 0 or sample_of.weight(sample, results[2])
     pass.value, pass.rest = loss:item(), { select(2, unpack(results)) }
   end
   return pass
 end
 
 -- Backward of a micro-batch. One that counts for nothing (its loss may be 0/0) runs only where
--- other stages wait for its gradients, which are zeros then.
+-- others wait for its gradients, which are zeros then.
 function Engine:backward(pass)
   local program, context = pass.program, pass.program.context
   local empty = pass.n == 0
-  local staged = self.sharing and self.sharing.staged
-  if not program.backward or (empty and not staged) then
+  local shared = self.sharing
+  if not program.backward or (empty and not (shared and (shared.staged or shared.lockstep))) then
     drop(pass.saved)
   else
     context.step, context.micro = pass.step, pass.micro
-    local gradients = empty and {} or self.gradients
-    if empty then store.mirror(self.gradients, gradients) end
     local seed = pass.loss and self:seed_of(pass.loss, pass.n)
-    C.run(program.backward, self.tensors, pass.saved, gradients, seed, context)
+    if empty then
+      self:backward_empty(program, pass, seed)
+    else
+      C.run(program.backward, self.tensors, pass.saved, self.gradients, seed, context)
+    end
   end
   if pass.loss and not holds(pass.rest, pass.loss) then C.release(pass.loss) end
+end
+
+-- Keeps of the gradients only what other ranks gave for this one's shards.
+function Engine:backward_empty(program, pass, seed)
+  local gradients = {}
+  store.mirror(self.gradients, gradients)
+  comm.mute(true)
+  local ok, message = pcall(C.run, program.backward, self.tensors, pass.saved, gradients, seed,
+    program.context)
+  comm.mute(false)
+  if not ok then error(message, 0) end
+  for _, share in ipairs(self.shares) do
+    local parent, key = store.place(gradients, share.name)
+    local place = self.places[share.name]
+    if share.sharded and parent[key] then C.accumulate(place.table, place.key, parent[key]) end
+  end
 end
 
 -- The order in which this rank runs forward (F) and backward (B) of its micro-batches.
@@ -320,17 +351,19 @@ function Engine:train_step(samples, context)
   self:reset_buffers()
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   local shared = self.sharing
-  for _, action in ipairs(self:order(#samples)) do
+  local count = shared and shared:rounds(#samples) or #samples
+  for _, action in ipairs(self:order(count)) do
     local k = action.micro
     if action.kind == 'F' then
       -- Micro-batch k of the step belongs to scale unit k mod U.
-      local micro = shared and k * shared.units + shared.unit or k
-      passes[k] = self:forward(samples[k + 1], context.step or 0, micro)
+      local micro, idle = shared and k * shared.units + shared.unit or k, k >= #samples
+      passes[k] = self:forward(idle and self.template or samples[k + 1], context.step or 0, micro,
+        idle)
     else
       local pass = passes[k]
       self:backward(pass)
       passes[k] = nil
-      if pass.loss then
+      if pass.loss and k < #samples then
         losses[k + 1], outputs[k + 1] = pass.value, pass.rest
         if pass.n > 0 then total, weight = total + pass.n * pass.value, weight + pass.n end
       end

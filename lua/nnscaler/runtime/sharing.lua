@@ -83,6 +83,8 @@ function Sharing:take_place(info)
       .. 'lowered yet'):format(device, #mine), 'use a schedule with one stage a device')
   end
   self.stage = mine[1]
+  -- Scale units wait for each other in every micro-batch.
+  self.lockstep = info.sharded and self.units > 1
   self.reports = device == info.stages[#info.stages][1]
   if #info.stages > 1 then self.staged = stages.new(info, self.stage) end
 end
@@ -105,6 +107,15 @@ end
 function Sharing:over_all(numbers, how)
   local t = tensor.tensor(numbers, { dtype = 'float64' })
   return groups.group(self.everybody):all_reduce(t, how or 'sum'):tolist()
+end
+
+--- How many micro-batches every scale unit runs: as many as the one that has most of them, where
+--- units wait for each other.
+---@param own integer micro-batches of this unit
+---@return integer
+function Sharing:rounds(own)
+  if not self.lockstep then return own end
+  return self:over_all({ own }, 'max')[1]
 end
 
 --- Waits for all ranks.

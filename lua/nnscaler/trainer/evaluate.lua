@@ -18,16 +18,19 @@ function M.run(t)
   local count = t.val_loader.per_epoch
   if t.args.max_val_steps then count = math.min(count, t.args.max_val_steps * t.span.per_step) end
   local total, weight = 0, 0
-  for i = t.unit, count - 1, t.units do
+  -- Units that wait for each other run equally many micro-batches: the last one may be idle.
+  local last = t.sharing and t.sharing.lockstep and math.ceil(count / t.units) * t.units or count
+  for i = t.unit, last - 1, t.units do
     if not t.sharing and process.pending_signal() then
       t:say('warning', 'The evaluation after %d steps was interrupted.', t.step)
       return nil
     end
-    local sample = t.val_loader:get(i)
-    hooks:fire('on_val_step_start', t, sample)
+    local idle = i >= count
+    local sample = t.val_loader:get(idle and 0 or i)
+    if not idle then hooks:fire('on_val_step_start', t, sample) end
     local loss, n, outputs = t.engine:eval_step(sample, { step = t.step, micro = i, seed = t.seed })
-    hooks:fire('on_val_step_end', t, outputs)
-    if n > 0 then total, weight = total + n * loss, weight + n end
+    if not idle then hooks:fire('on_val_step_end', t, outputs) end
+    if n > 0 and not idle then total, weight = total + n * loss, weight + n end
   end
   if t.sharing then total, weight = unpack(t.sharing:collect { total, weight }) end
   if weight == 0 then

@@ -9,6 +9,8 @@ local models = { 'mlp', 'branches', 'sigmoids', 'gpt', 'gpt_dropout' }
 local plans = {
   { 'dp 2', 'dp', 1, 2, 3 },
   { 'dp 4', 'dp', 1, 4, 6 },
+  { 'fsdp 2', 'fsdp', 1, 2, 3 },
+  { 'fsdp 4', 'fsdp', 1, 4, 6 },
   { 'data 2', 'data', 2, 2, 3 },
   { 'data 4', 'data', 4, 4, 3 },
   { 'tp 2', 'tp', 2, 2, 3 },
@@ -34,6 +36,8 @@ describe('under a plan,', function()
           local result = base.json_decode(text)
           assert.is_true(result.worst <= 1e-11, ('rank %d: %s differs by %.3g\n%s'):format(r - 1,
             result.where, result.worst, result.plan))
+          -- Weights in shards: no rank holds the whole.
+          if plan[2] == 'fsdp' then assert.is_true(result.own < result.whole) end
         end
       end)
     end
