@@ -85,10 +85,12 @@ bool returns_list(std::string_view op) {
 
 }  // namespace
 
-FunctionWriter::FunctionWriter(const Program& program, const Operators& operators, std::string path,
+FunctionWriter::FunctionWriter(const Program& program, const Operators& operators,
+                               const Groups& groups, std::string path,
                                std::set<std::string> reserved)
     : program_(program),
       operators_(operators),
+      groups_(groups),
       path_(std::move(path)),
       names_(std::move(reserved)) {}
 
@@ -186,8 +188,9 @@ struct FunctionWriter::ValueWriter {
   }
 };
 
-std::string FunctionWriter::value(const Arg& arg, const Instr& instr) {
-  return std::visit(ValueWriter{*this, instr}, arg);
+std::string FunctionWriter::value(const NamedArg& arg, const Instr& instr) {
+  if (Groups::is_group(instr, arg)) return groups_.name(std::get<nns::Shape>(arg.value));
+  return std::visit(ValueWriter{*this, instr}, arg.value);
 }
 
 std::string FunctionWriter::arguments(const Instr& instr) {
@@ -204,11 +207,11 @@ std::string FunctionWriter::arguments(const Instr& instr) {
     const NamedArg& a = instr.args[i];
     in_order = in_order && i < last && !(by_name(a) && !std::holds_alternative<Ref>(a.value));
     if (in_order) {
-      positional += (i == 0 ? "" : ", ") + value(a.value, instr);
+      positional += (i == 0 ? "" : ", ") + value(a, instr);
       continue;
     }
     if (is_default(instr, a)) continue;
-    named += fmt::format("{}{} = {}", named.empty() ? "" : ", ", a.name, value(a.value, instr));
+    named += fmt::format("{}{} = {}", named.empty() ? "" : ", ", a.name, value(a, instr));
   }
   if (named.empty()) return positional;
   return fmt::format("{}{}{{ {} }}", positional, positional.empty() ? "" : ", ", named);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "codegen/head.h"
 #include "codegen/literals.h"
 #include "lower/program.h"
 
@@ -24,8 +25,8 @@ inline constexpr const char* kTables[] = {"w", "dw", "db", "p", "g", "u", "s", "
 class FunctionWriter {
  public:
   // `path` is the block's module path, or empty in a segment.
-  FunctionWriter(const Program& program, const Operators& operators, std::string path,
-                 std::set<std::string> reserved);
+  FunctionWriter(const Program& program, const Operators& operators, const Groups& groups,
+                 std::string path, std::set<std::string> reserved);
 
   // Binds a slot to an expression that exists before the first statement.
   void bind(int slot, std::string expression) { expression_[slot] = std::move(expression); }
@@ -57,7 +58,7 @@ class FunctionWriter {
  private:
   struct ValueWriter;
 
-  std::string value(const lower::Arg& arg, const Instr& instr);
+  std::string value(const lower::NamedArg& arg, const Instr& instr);
   std::string arguments(const Instr& instr);
   std::string vjp(const Instr& instr);
   std::string parameter(int slot, std::string_view tree);
@@ -67,6 +68,7 @@ class FunctionWriter {
 
   const Program& program_;
   const Operators& operators_;
+  const Groups& groups_;
   std::string path_;
   Names names_;
   std::set<std::string> needs_;

@@ -81,13 +81,17 @@ struct Body {
 
 class FileWriter {
  public:
-  explicit FileWriter(const Program& program) : program_(program), operators_(program) {}
+  explicit FileWriter(const Program& program)
+      : program_(program), operators_(program), groups_(program) {
+    const auto names = groups_.all_names();
+    reserved_.insert(names.begin(), names.end());
+  }
 
   std::string body() {
     collect_saved();
     std::string segments;
     for (const Segment& segment : program_.segments) segments += write_segment(segment);
-    std::string out = "local rt = require 'nnscaler.runtime'\n";
+    std::string out = weight_lines(program_) + "local rt = require 'nnscaler.runtime'\n";
     for (const auto& [space, names] : operators_.tables()) {
       std::string line = fmt::format("local {} = rt.operators('{}', {{ ", space, space);
       bool first = true;
@@ -114,6 +118,7 @@ class FileWriter {
       }
       out += fmt::format("local {} = {}\n", used, values);
     }
+    out += groups_.lines();
     if (!functions_.empty()) out += "local block = {}\n";
     out += functions_ + segments + "\nreturn { ";
     for (size_t i = 0; i < program_.segments.size(); ++i)
@@ -253,8 +258,7 @@ class FileWriter {
     body.name =
         body_names_.fresh(fmt::format("{}_{}", last_part(list_of(first.path)), segment.name));
     const Shape s = shape(segment, first);
-    std::set<std::string> reserved = reserved_names();
-    FunctionWriter w(program_, operators_, first.path, reserved);
+    FunctionWriter w(program_, operators_, groups_, first.path, reserved_);
 
     const bool forward = &segment == &program_.segments[0];
     std::map<int, std::string> fields;
@@ -325,8 +329,9 @@ class FileWriter {
 
   static std::set<std::string> reserved_names() {
     std::set<std::string> names = {
-        "rt",    "aten", "nnscaler", "block", "release", "accumulate", "accumulate_copy", "update",
-        "input", "seed", "rest",     "i",     "_",       "unpack",     "require",         "math"};
+        "rt",     "aten",  "nnscaler", "comm", "block", "release", "accumulate", "accumulate_copy",
+        "update", "input", "seed",     "rest", "i",     "_",       "unpack",     "require",
+        "math"};
     names.insert(std::begin(kTables), std::end(kTables));
     names.erase("_");
     return names;
@@ -533,7 +538,7 @@ class FileWriter {
 
   std::string write_segment(const Segment& segment) {
     const bool forward = &segment == &program_.segments[0];
-    FunctionWriter w(program_, operators_, "", reserved_names());
+    FunctionWriter w(program_, operators_, groups_, "", reserved_);
     for (int in : segment.inputs) {
       const std::string& name = program_.slot(in).name;
       if (!forward) {
@@ -578,6 +583,8 @@ class FileWriter {
 
   const Program& program_;
   Operators operators_;
+  Groups groups_;
+  std::set<std::string> reserved_ = reserved_names();
   std::map<const Segment*, std::set<int>> read_outside_;
   std::map<int, std::map<int, std::string>> kept_;  // forward body → number → field
   std::map<int, Names> kept_names_;

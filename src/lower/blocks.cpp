@@ -1,9 +1,11 @@
-// Repeated blocks. Modules in a list have numbers in their paths ("h.0", "h.1"): neighbouring
-// instances whose instructions are equal up to the number and the names of slots become one body.
+// Repeated blocks. Modules in a list have numbers in their paths ("h.0", "h.1"): instances whose
+// instructions are equal up to the number and the names of slots become one body. What passes
+// between stages belongs to no block, so that the layers beside a cut are like the others.
 #include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
+#include <string_view>
 
 #include "base/error.h"
 #include "lower/block.h"
@@ -47,17 +49,35 @@ struct Instance {
   std::string path() const { return fmt::format("{}.{}", place.list, place.index); }
 };
 
+// By slot: modules whose instructions read it in the segment that makes it, and in later segments.
+struct Readers {
+  std::vector<std::set<std::string_view>> here, later;
+
+  explicit Readers(const Program& program)
+      : here(program.slots.size()), later(program.slots.size()) {
+    std::vector<const Segment*> maker(program.slots.size(), nullptr);
+    for (const Segment& segment : program.segments)
+      for (const Instr& instr : segment.instrs) {
+        for (int slot : reads(instr)) {
+          const size_t s = static_cast<size_t>(slot);
+          (maker[s] == &segment ? here : later)[s].insert(instr.module);
+        }
+        for (int out : instr.outs)
+          if (out >= 0) maker[static_cast<size_t>(out)] = &segment;
+      }
+  }
+};
+
 // What the forward instance at a path keeps for its backward: (path, slot) → body and number there.
 using Keepers = std::map<std::pair<std::string, int>, std::string>;
 
 // Text of an instance in which slots are numbers of first occurrence.
 class Form {
  public:
+  // `last_use` is by slot.
   Form(const Program& program, const Segment& segment, const Instance& instance,
-       const std::vector<size_t>& last_use, const Keepers& keepers)
-      : program_(program), path_(instance.path()), keepers_(keepers) {
-    saved_.insert(segment.saved_out.begin(), segment.saved_out.end());
-    outs_.insert(segment.outputs.begin(), segment.outputs.end());
+       const std::vector<size_t>& last_use, const Readers& readers, const Keepers& keepers)
+      : program_(program), path_(instance.path()), keepers_(keepers), readers_(readers) {
     for (size_t i = instance.first; i < instance.last; ++i) {
       const Instr& instr = segment.instrs[i];
       text_ += fmt::format("{} {} {} {}:{}\n", static_cast<int>(instr.kind), instr.op,
@@ -73,10 +93,9 @@ class Form {
           continue;
         }
         number_of(out);
-        const bool later =
-            last_use[static_cast<size_t>(out)] >= instance.last || outs_.contains(out);
+        const bool later = last_use[static_cast<size_t>(out)] >= instance.last;
         text_ += fmt::format("->{}{}{}", name_slot_text(out), later ? "!" : "",
-                             saved_.contains(out) ? "s" : "");
+                             is_kept_for_others(out) ? "e" : "");
       }
     }
   }
@@ -88,6 +107,22 @@ class Form {
   std::string relative(const std::string& name) const {
     if (name == path_) return "{}";
     return below_path(name, path_) ? "{}" + name.substr(path_.size()) : name;
+  }
+
+  bool is_own(std::string_view module) const {
+    return module == path_ || below_path(module, path_);
+  }
+  // Whether this instance's own backward reads the slot.
+  bool is_kept(int slot) const {
+    const auto& later = readers_.later[static_cast<size_t>(slot)];
+    return std::any_of(later.begin(), later.end(), [&](auto m) { return is_own(m); });
+  }
+  // Whether only this instance has the slot, but another's backward reads it.
+  bool is_kept_for_others(int slot) const {
+    const auto& here = readers_.here[static_cast<size_t>(slot)];
+    const auto& later = readers_.later[static_cast<size_t>(slot)];
+    return std::all_of(here.begin(), here.end(), [&](auto m) { return is_own(m); }) &&
+           std::any_of(later.begin(), later.end(), [&](auto m) { return !is_own(m); });
   }
 
   int number_of(int slot) {
@@ -108,8 +143,7 @@ class Form {
       default:
         if (const auto kept = keepers_.find({path_, id}); kept != keepers_.end())
           return "S:" + kept->second;
-        return fmt::format("{}:{}{}", number_of(id), to_string(slot.type),
-                           saved_.contains(id) ? "s" : "");
+        return fmt::format("{}:{}{}", number_of(id), to_string(slot.type), is_kept(id) ? "s" : "");
     }
   }
   void name_slot(int id) { text_ += name_slot_text(id) + ";"; }
@@ -134,22 +168,24 @@ class Form {
   const Program& program_;
   std::string path_;
   const Keepers& keepers_;
-  std::set<int> saved_, outs_;
+  const Readers& readers_;
   std::map<int, int> number_;
   std::string text_;
 };
 
 class Finder {
  public:
-  Finder(const Program& program, Segment& segment, std::map<std::string, int>& bodies,
-         Keepers& keepers)
+  Finder(const Program& program, Segment& segment, const Readers& readers,
+         std::map<std::string, int>& bodies, Keepers& keepers)
       : program_(program),
         segment_(segment),
+        readers_(readers),
         bodies_(bodies),
         keepers_(keepers),
         last_use_(program.slots.size(), 0) {
     for (size_t i = 0; i < segment.instrs.size(); ++i)
       for (int slot : reads(segment.instrs[i])) last_use_[static_cast<size_t>(slot)] = i;
+    for (int slot : segment.outputs) last_use_[static_cast<size_t>(slot)] = segment.instrs.size();
   }
 
   void run() {
@@ -162,47 +198,44 @@ class Finder {
     if (depth > 4) return;
     std::vector<Instance> instances;
     for (size_t i = first; i < last; ++i) {
-      const auto place = place_of(segment_.instrs[i].module, depth);
+      const Instr& instr = segment_.instrs[i];
+      if (has_effect(instr.op)) continue;
+      const auto place = place_of(instr.module, depth);
       if (!place) continue;
       if (!instances.empty() && instances.back().last == i && instances.back().place == *place)
         instances.back().last = i + 1;
       else
         instances.push_back({*place, i, i + 1});
     }
-    std::vector<std::string> forms;
-    for (const Instance& instance : instances)
-      forms.push_back(Form(program_, segment_, instance, last_use_, keepers_).text());
-    for (size_t a = 0; a < instances.size();) {
-      size_t b = a + 1;
-      while (b < instances.size() && follows(instances[b - 1], instances[b]) &&
-             forms[b] == forms[a])
-        ++b;
-      if (b - a >= 2 && instances[a].last - instances[a].first >= kLeastSize)
-        mark(instances, a, b, forms[a]);
+    std::vector<Form> forms;
+    std::map<std::string_view, int> count;
+    std::map<std::string, int> of_path;  // one that runs in pieces, or twice, is not marked
+    for (const Instance& instance : instances) {
+      forms.emplace_back(program_, segment_, instance, last_use_, readers_, keepers_);
+      ++of_path[instance.path()];
+    }
+    for (const Form& form : forms) ++count[form.text()];
+    for (size_t k = 0; k < instances.size(); ++k) {
+      const Instance& instance = instances[k];
+      if (count[forms[k].text()] >= 2 && of_path[instance.path()] == 1 &&
+          instance.last - instance.first >= kLeastSize)
+        mark(instance, forms[k]);
       else
-        for (size_t k = a; k < b; ++k) search(instances[k].first, instances[k].last, depth + 1);
-      a = b;
+        search(instance.first, instance.last, depth + 1);
     }
   }
 
-  static bool follows(const Instance& a, const Instance& b) {
-    return a.last == b.first && a.place.list == b.place.list &&
-           std::abs(a.place.index - b.place.index) == 1;
-  }
-
-  void mark(const std::vector<Instance>& instances, size_t a, size_t b, const std::string& form) {
+  void mark(const Instance& instance, const Form& form) {
     const int next = static_cast<int>(bodies_.size());
-    const int body = bodies_.emplace(segment_.name + form, next).first->second;
-    for (size_t k = a; k < b; ++k) {
-      segment_.blocks.push_back({body, instances[k].first, instances[k].last, instances[k].path()});
-      const Form again(program_, segment_, instances[k], last_use_, keepers_);
-      for (const auto& [slot, number] : again.numbers())
-        found_[{instances[k].path(), slot}] = fmt::format("{}:{}", body, number);
-    }
+    const int body = bodies_.emplace(segment_.name + form.text(), next).first->second;
+    segment_.blocks.push_back({body, instance.first, instance.last, instance.path()});
+    for (const auto& [slot, number] : form.numbers())
+      found_[{instance.path(), slot}] = fmt::format("{}:{}", body, number);
   }
 
   const Program& program_;
   Segment& segment_;
+  const Readers& readers_;
   std::map<std::string, int>& bodies_;
   Keepers& keepers_;
   Keepers found_;
@@ -214,7 +247,9 @@ class Finder {
 void find_blocks(Program& program) {
   std::map<std::string, int> bodies;
   Keepers keepers;
-  for (Segment& segment : program.segments) Finder(program, segment, bodies, keepers).run();
+  const Readers readers(program);
+  for (Segment& segment : program.segments)
+    Finder(program, segment, readers, bodies, keepers).run();
 }
 
 }  // namespace nns::lower

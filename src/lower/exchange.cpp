@@ -143,7 +143,10 @@ Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const Te
 
 Ref Exchange::copied(Ref x, const Layout& layout, const std::vector<int>& axes) {
   if (axes.empty() || !tape_.requires_grad(x)) return x;
-  return apply("comm::copy", x, {{"grad_group", group(layout, axes)}}, e_.type(x));
+  const Ref same = apply("comm::copy", x, {{"grad_group", group(layout, axes)}}, e_.type(x));
+  auto& slots = e_.program().slots;
+  slots[static_cast<size_t>(same.id)].name = slots[static_cast<size_t>(x.id)].name;
+  return same;
 }
 
 }  // namespace nns::lower

@@ -1,4 +1,4 @@
-// Last uses: every tensor that a segment owns is released right after the instruction that reads it
+// Last uses: every tensor that a segment owns is released after the instruction that reads it
 // last. Instances of one repeated block release alike; what only some of them would release is
 // released after the last of them.
 #include <algorithm>
@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "lower/passes.h"
+#include "lower/storage.h"
 #include "lower/uses.h"
 
 namespace nns::lower {
@@ -14,12 +15,14 @@ namespace {
 
 class Releases {
  public:
-  Releases(const Program& program, Segment& segment) : program_(program), segment_(segment) {}
+  Releases(const Program& program, Segment& segment, const Storage& storage)
+      : program_(program), segment_(segment), storage_(storage) {}
 
   void run() {
     find_last_uses();
     while (!settle_blocks()) {
     }
+    gather();
     write();
   }
 
@@ -129,6 +132,58 @@ class Releases {
     outside_[to].push_back(slot);
   }
 
+  // Moves releases down to others where that keeps no memory longer. Instances of a block are alike
+  // in all that this looks at, so they stay alike.
+  void gather() {
+    size_t from = 0;
+    for (const BlockRun& run : segment_.blocks) {
+      gather(from, run.first);
+      gather(run.first, run.last);
+      from = run.last;
+    }
+    gather(from, segment_.instrs.size());
+  }
+
+  void gather(size_t first, size_t last) {
+    std::map<int, size_t> at;  // slot → where it is released
+    for (auto it = after_.lower_bound(first); it != after_.end() && it->first < last; ++it)
+      for (int slot : it->second) at[slot] = it->first;
+    // Memory is free when the last of what looks at it is released; what looks at memory that stays
+    // can be released at any time.
+    std::map<size_t, std::vector<int>> bound, loose;
+    for (const auto& [slot, own] : at) {
+      size_t end = own;
+      bool stays = false;
+      for (int other : storage_.members(storage_.root(slot))) {
+        const auto it = at.find(other);
+        if (it != at.end())
+          end = std::max(end, it->second);
+        else
+          stays = stays || !taken_.contains(other);
+      }
+      (stays ? loose[own] : bound[end]).push_back(slot);
+    }
+    // Nothing is taken between here and the next: memory may as well be freed there.
+    for (auto it = bound.rbegin(); it != bound.rend(); ++it) {
+      const auto next = bound.upper_bound(it->first);
+      if (next == bound.end()) continue;
+      bool quiet = true;
+      for (size_t i = it->first + 1; i <= next->first && quiet; ++i)
+        quiet = !storage_.allocates(segment_.instrs[i]);
+      if (!quiet) continue;
+      next->second.insert(next->second.end(), it->second.begin(), it->second.end());
+      it->second.clear();
+    }
+    std::erase_if(bound, [](const auto& entry) { return entry.second.empty(); });
+    for (auto& [i, slots] : loose) {
+      const auto next = bound.lower_bound(i);
+      auto& list = next == bound.end() ? bound[i] : next->second;
+      list.insert(list.end(), slots.begin(), slots.end());
+    }
+    for (const auto& [slot, i] : at) after_.erase(i);
+    for (auto& [i, slots] : bound) after_[i] = std::move(slots);
+  }
+
   void write() {
     std::vector<Instr> result;
     std::vector<size_t> start(segment_.instrs.size() + 1);
@@ -162,6 +217,7 @@ class Releases {
 
   const Program& program_;
   Segment& segment_;
+  const Storage& storage_;
   std::set<int> kept_, taken_;
   std::map<int, size_t> last_;
   std::map<size_t, std::vector<int>> after_, outside_;
@@ -170,7 +226,8 @@ class Releases {
 }  // namespace
 
 void insert_releases(Program& program) {
-  for (Segment& segment : program.segments) Releases(program, segment).run();
+  const Storage storage(program);
+  for (Segment& segment : program.segments) Releases(program, segment, storage).run();
 }
 
 }  // namespace nns::lower

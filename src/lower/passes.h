@@ -5,6 +5,8 @@
 
 namespace nns::lower {
 
+// Takes out calls of aten::alias: what reads their results reads what they look at.
+void drop_aliases(Program& program);
 // Removes calls whose results nobody reads, last segment first.
 void remove_dead_calls(Program& program);
 // Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so
@@ -18,7 +20,8 @@ void reuse_memory(Program& program);
 // Marks runs of repeated blocks by module path ("h.0", "h.1", …).
 void find_blocks(Program& program);
 // Inserts a release after the last use of every tensor that a segment owns; inside repeated blocks
-// only where every instance does.
+// only where every instance does. Releases that free nothing yet, since a view of the same memory
+// lives on, wait for the one that does: fewer and longer lines, the same peak.
 void insert_releases(Program& program);
 
 // Proves one rank's Program well formed; throws an internal Error that names segment, instruction

@@ -1,5 +1,5 @@
---- Collectives as generated programs call them. Every call returns a new tensor; `ranks` are the
---- global ranks of the group, ascending.
+--- Collectives as generated programs call them. Every call returns a new tensor; a group is the
+--- list of its global ranks, ascending.
 local C = require 'nnscaler._C.comm'
 local tensor = require 'nnscaler.tensor'
 
@@ -11,12 +11,14 @@ local groups = {}
 ---@param ranks integer[]
 ---@return userdata group
 function M.group(ranks)
+  if ranks.handle then return ranks.handle end
   local key = table.concat(ranks, ',')
   local group = groups[key]
   if not group then
     group = C.current():group(ranks, { checked = false })
     groups[key] = group
   end
+  ranks.handle = group
   return group
 end
 

@@ -15,6 +15,11 @@ local M = {
   vjp = C.vjp,
 }
 
+--- The ranks that communicate together, as a program names them once; joined at first use.
+---@param ranks integer[]
+---@return integer[]
+function M.group(ranks) return ranks end
+
 --- Functions of a namespace under the names that a program calls them by.
 ---@param namespace string 'aten', 'nnscaler' or 'comm'
 ---@param names table<string, string> name → operator, with its overload ('add.Tensor')

@@ -1,0 +1,75 @@
+#include "lower/storage.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "annotate/op_table.h"
+#include "lower/uses.h"
+
+namespace nns::lower {
+namespace {
+
+// Views that keep the order of elements, and copy where that cannot be told by strides.
+constexpr std::array kReshapes = {"aten::reshape",   "aten::view",       "aten::flatten",
+                                  "aten::unflatten", "aten::contiguous", "aten::unsqueeze",
+                                  "aten::squeeze",   "aten::alias",      "aten::_unsafe_view"};
+
+bool keeps_order(std::string_view op) {
+  const std::string_view base = op.substr(0, op.find('.'));
+  return std::find(kReshapes.begin(), kReshapes.end(), base) != kReshapes.end();
+}
+
+}  // namespace
+
+Storage::Storage(const Program& program)
+    : program_(program),
+      root_(program.slots.size()),
+      contiguous_(program.slots.size(), true),
+      members_(program.slots.size()) {
+  std::iota(root_.begin(), root_.end(), 0);
+  for (const Segment& segment : program.segments)
+    for (const Instr& instr : segment.instrs) see(instr);
+  for (size_t i = 0; i < root_.size(); ++i)
+    members_[static_cast<size_t>(root_[i])].push_back(static_cast<int>(i));
+}
+
+void Storage::see(const Instr& instr) {
+  if (instr.kind != InstrKind::call) return;
+  const std::vector<int> in = reads(instr);
+  if (in.empty()) return;
+  const auto& type = program_.slot(in[0]).type;
+  for (int out : instr.outs) {
+    if (out < 0) continue;
+    const size_t o = static_cast<size_t>(out), from = static_cast<size_t>(in[0]);
+    const annotate::OpInfo* info = annotate::find(instr.op);
+    const bool same = info != nullptr && info->identity && program_.slot(out).type == type;
+    bool view = is_in_place(instr.op) || same || (info != nullptr && info->view);
+    if (keeps_order(instr.op))
+      view = contiguous_[from];
+    else if (view && !is_in_place(instr.op) && !same)
+      contiguous_[o] = false;
+    if (view) root_[o] = root_[from];
+  }
+}
+
+int64_t Storage::bytes(int root) const {
+  return bytes_of(program_.slot(root).type);
+}
+
+bool Storage::allocates(const Instr& instr) const {
+  switch (instr.kind) {
+    case InstrKind::release:
+    case InstrKind::update:
+      return false;
+    case InstrKind::accumulate:
+      return !is_owned(instr);
+    case InstrKind::call:
+      break;
+  }
+  if (has_effect(instr.op) || instr.op.starts_with("vjp::")) return true;
+  return std::any_of(instr.outs.begin(), instr.outs.end(),
+                     [&](int out) { return out >= 0 && root(out) == out; });
+}
+
+}  // namespace nns::lower
