@@ -193,11 +193,30 @@ bool plain(const Shape& q, const Shape& k, const Shape& v) {
          k[2] > 0;
 }
 
-// What ATen's fused kernel takes: equal heads, no dropout, a mask that wants no gradient.
+// Key or value with as many heads as the query has.
+Ref with_all_heads(Forward& f, std::string_view name) {
+  const Ref x = f.in(name);
+  if (!f.boolean("enable_gqa")) return x;
+  const Shape q = f.shape("query");
+  const int64_t have = f.e.shape(x).at(f.e.shape(x).size() - 3), want = q.at(q.size() - 3);
+  if (have == want) return x;
+  return f.grad_call("aten::repeat_interleave.self_int", x, want / have, -3);
+}
+// The shape that with_all_heads gives.
+Shape shape_with_all_heads(const Forward& f, std::string_view name) {
+  Shape shape = f.shape(name);
+  const Shape q = f.shape("query");
+  if (f.boolean("enable_gqa") && shape.size() == q.size() && q.size() > 2)
+    shape[shape.size() - 3] = q[q.size() - 3];
+  return shape;
+}
+
+// What the fused kernels take: no dropout, a mask that wants no gradient.
 bool fused_serves(const Forward& f, const Tape& tape) {
   const DType d = f.dtype("query");
   if (f.e.device() != "cpu" || !is_floating(d) || f.real("dropout_p") > 0) return false;
-  if (!plain(f.shape("query"), f.shape("key"), f.shape("value"))) return false;
+  if (!plain(f.shape("query"), shape_with_all_heads(f, "key"), shape_with_all_heads(f, "value")))
+    return false;
   if (!f.has("attn_mask")) return true;
   const size_t rank = f.shape("attn_mask").size();
   return (rank == 2 || rank == 4) && !f.boolean("is_causal") &&
@@ -215,14 +234,7 @@ Ref additive_mask(Forward& f) {
 // softmax(q kᵀ · scale + mask) v as operators of their own.
 void composed_attention(Forward& f) {
   const Shape q = f.shape("query"), k = f.shape("key");
-  const auto heads = [&](std::string_view name) {
-    const Ref x = f.in(name);
-    if (!f.boolean("enable_gqa")) return x;
-    const int64_t have = f.e.shape(x).at(f.e.shape(x).size() - 3), want = q.at(q.size() - 3);
-    if (have == want) return x;
-    return f.grad_call("aten::repeat_interleave.self_int", x, want / have, -3);
-  };
-  const Ref keys = f.grad_call("aten::transpose.int", heads("key"), -2, -1);
+  const Ref keys = f.grad_call("aten::transpose.int", with_all_heads(f, "key"), -2, -1);
   const Ref queries = f.grad_call("aten::mul.Scalar", f.in("query"), scale_of(f));
   Ref scores = f.grad_call("aten::matmul", queries, keys);
   constexpr double kLow = -std::numeric_limits<double>::infinity();
@@ -252,19 +264,20 @@ void composed_attention(Forward& f) {
     weights = f.grad_call("nnscaler::dropout", weights, p, random_key(f, f.ordinal()), kSeed, kStep,
                           kMicro, place(offset), place(full));
   }
-  f.result(f.grad_call("aten::matmul", weights, heads("value")));
+  f.result(f.grad_call("aten::matmul", weights, with_all_heads(f, "value")));
 }
 
 bool attention(Forward& f) {
   if (fused_serves(f, f.tape())) {
     if (!f.has("attn_mask")) {
-      f.result(f.grad_call("nnscaler::attention", f.in("query"), f.in("key"), f.in("value"),
-                           f.boolean("is_causal"), f.arg("scale")));
+      const Ref key = with_all_heads(f, "key"), value = with_all_heads(f, "value");
+      f.result(f.grad_call("nnscaler::attention", f.in("query"), key, value, f.boolean("is_causal"),
+                           f.arg("scale")));
       return true;
     }
     // ATen's kernel takes dense rows for granted.
     const auto dense = [&](const char* name) {
-      return f.grad_call("aten::contiguous", f.in(name));
+      return f.grad_call("aten::contiguous", with_all_heads(f, name));
     };
     f.result(f.grad_call("aten::_scaled_dot_product_flash_attention_for_cpu", dense("query"),
                          dense("key"), dense("value"), 0.0, false, additive_mask(f),

@@ -434,7 +434,7 @@ class Lowering {
 
   void finish() {
     Program& program = out_.program;
-    drop_aliases(program);
+    fold_views(program);
     remove_dead_calls(program);
     gather_again(program);
     find_saved(program);

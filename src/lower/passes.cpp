@@ -2,7 +2,6 @@
 #include "lower/passes.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "annotate/op_table.h"
@@ -24,32 +23,6 @@ bool is_owned(const Instr& instr) {
   for (const NamedArg& a : instr.args)
     if (a.name == "owned") return std::get<bool>(a.value);
   return false;
-}
-
-void drop_aliases(Program& program) {
-  std::map<int, int> of;  // alias → what it looks at
-  const auto resolve = [&](int slot) {
-    const auto it = of.find(slot);
-    return it == of.end() ? slot : it->second;
-  };
-  for (Segment& segment : program.segments) {
-    std::erase_if(segment.instrs, [&](Instr& instr) {
-      for_each_ref(instr.args, [&](Ref& ref) { ref.id = resolve(ref.id); });
-      if (instr.kind != InstrKind::call || instr.op != "aten::alias") return false;
-      of[instr.outs[0]] = reads(instr)[0];
-      return true;
-    });
-    for (int& out : segment.outputs) out = resolve(out);
-  }
-  const auto rename = [&](auto& self, graph::Nest& nest) -> void {
-    if (auto* ref = std::get_if<Ref>(&nest.node)) {
-      ref->id = resolve(ref->id);
-    } else if (auto* fields =
-                   std::get_if<std::vector<std::pair<std::string, graph::Nest>>>(&nest.node)) {
-      for (auto& [key, field] : *fields) self(self, field);
-    }
-  };
-  for (graph::Nest& nest : program.outputs) rename(rename, nest);
 }
 
 void remove_dead_calls(Program& program) {

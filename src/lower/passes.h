@@ -5,8 +5,9 @@
 
 namespace nns::lower {
 
-// Takes out calls of aten::alias: what reads their results reads what they look at.
-void drop_aliases(Program& program);
+// Takes out views that change nothing, joins reshapes of reshapes, and makes a view once that calls
+// of one repeated block ask for several times.
+void fold_views(Program& program);
 // Removes calls whose results nobody reads, last segment first.
 void remove_dead_calls(Program& program);
 // Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so

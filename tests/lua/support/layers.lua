@@ -100,34 +100,46 @@ local places = {
 }
 local heads_first, heads_last = { input = 0, dim = 1 }, { input = 0, dim = 2 }
 
+-- Where a call of an attention module is cut, so that each part has some of the heads; `after` is
+-- whether it follows the attention itself.
+local function heads_of(node, after)
+  if node.name == 'narrow' then return nil end -- of the tables of angles
+  if node.name == 'reshape' then return heads_last end
+  return (node.name == 'transpose' and not after) and heads_last or heads_first
+end
+
+local function layer_of(node) return tonumber(node.module:match 'layers%.(%d+)') end
+
+-- An equal share of the layers a stage.
+local function cut_stages(graph, list, stages, each)
+  local layers = 0
+  for _, node in ipairs(list) do layers = math.max(layers, (layer_of(node) or -1) + 1) end
+  local first, devices, share = {}, {}, layers / stages
+  for _, node in ipairs(list) do
+    if layer_of(node) == (#first + 1) * share then first[#first + 1] = node end
+  end
+  for s = 0, stages - 1 do
+    devices[s + 1] = {}
+    for k = 0, each - 1 do devices[s + 1][k + 1] = s * each + k end
+  end
+  graph:stage(first, devices)
+end
+
 --- Cuts the layers of a stage over its devices and the layers over the stages.
 function M.policy(graph, cfg)
   local stages = cfg.pas_config.pipeline_nstages or 1
-  local each, list, layers = cfg.plan_ngpus / stages, graph:nodes(), 0
-  for _, node in ipairs(list) do
-    layers = math.max(layers, (tonumber(node.module:match '^layers%.(%d+)') or -1) + 1)
-  end
+  local each, list = cfg.plan_ngpus / stages, graph:nodes()
   if stages > 1 then
-    local first, devices, at = {}, {}, layers / stages
-    for _, node in ipairs(list) do
-      local i = tonumber(node.module:match '^layers%.(%d+)')
-      if i and i == (#first + 1) * at then first[#first + 1] = node end
-    end
-    for s = 0, stages - 1 do
-      devices[s + 1] = {}
-      for k = 0, each - 1 do devices[s + 1][k + 1] = s * each + k end
-    end
-    graph:stage(first, devices)
+    cut_stages(graph, list, stages, each)
     graph:schedule('1f1b', math.max(stages, cfg.micro_batches or 1))
   end
   local attended = {}
   for _, node in ipairs(list) do
-    local block, name = node.module:match '^layers%.(%d+).-([%w_]+)$'
-    local where = block and places[name]
-    if name == 'self_attn' then
-      local after = attended[block]
-      attended[block] = after or node.name == 'scaled_dot_product_attention'
-      where = (attended[block] and node.name ~= 'reshape') and heads_first or heads_last
+    local layer, name = layer_of(node), node.module:match '([%w_]+)$'
+    local where = layer and places[name]
+    if layer and name == 'self_attn' then
+      where = heads_of(node, attended[layer])
+      attended[layer] = attended[layer] or node.name == 'scaled_dot_product_attention'
     end
     if where and each > 1 then graph:partition(node, where, each) end
   end
