@@ -186,17 +186,42 @@ int64_t Binding::length(const std::string& identifier) const {
   return lengths_.at(identifier);
 }
 
-std::optional<std::string> Binding::refusal(int input, int dim, int64_t parts) const {
+// Whether every dim that holds the identifier holds nothing else longer than 1.
+bool Binding::stands_alone(const std::string& identifier) const {
+  for (const auto* side : {&inputs_, &outputs_})
+    for (const ShapeNote& note : *side)
+      for (const Dim& dim : note.dims) {
+        bool holds = false, more = false;
+        for (const Identifier& id : dim.parts) {
+          if (id.name == identifier)
+            holds = true;
+          else
+            more = more || (id.literal ? *id.literal : lengths_.at(id.name)) != 1;
+        }
+        if (holds && more) return false;
+      }
+  return true;
+}
+
+std::optional<std::string> Binding::refusal(int input, int dim, int64_t parts, bool uneven) const {
   const auto id = identifier(input, dim);
   if (!id) return fmt::format("dim {} of input {} is never split", dim, input);
   if (parts < 1) return fmt::format("{} parts; expected 1 at least", parts);
-  if (length(*id) % parts != 0)
+  if (length(*id) % parts == 0) return {};
+  if (!uneven)
     return fmt::format("'{}' is {} long, which {} does not divide", *id, length(*id), parts);
+  if (length(*id) < parts)
+    return fmt::format("'{}' is {} long, too short for {} parts", *id, length(*id), parts);
+  if (!stands_alone(*id))
+    return fmt::format(
+        "'{}' is {} long, which {} does not divide, and it is only part of a dim: uneven parts "
+        "need a dim of its own",
+        *id, length(*id), parts);
   return {};
 }
 
-Split Binding::split(int input, int dim, int64_t parts) const {
-  if (const auto why = refusal(input, dim, parts))
+Split Binding::split(int input, int dim, int64_t parts, bool uneven) const {
+  if (const auto why = refusal(input, dim, parts, uneven))
     fail(ErrorKind::plan, "[annotate.split] cannot split dim {} of input {} into {}: {}", dim,
          input, parts, *why);
   Split out;
@@ -259,8 +284,7 @@ Shape drawn_shape(const CallView& call) {
 
 }  // namespace
 
-std::vector<NamedArg> local_args(const CallView& call, const Split& split, int64_t parts,
-                                 int64_t part) {
+std::vector<NamedArg> local_args(const CallView& call, const Split& split, const Span& part) {
   std::vector<NamedArg> args = call.args();
   const OpInfo* row = find(call.op());
   const auto cut = [](const std::vector<TensorSplit>& side) {
@@ -269,18 +293,21 @@ std::vector<NamedArg> local_args(const CallView& call, const Split& split, int64
   for (NamedArg& arg : args) {
     if (row != nullptr && !row->size_arg.empty() && arg.name == row->size_arg) {
       Shape shape = infer(call)[0].shape;
-      for (const int axis : cut(split.outputs)) shape[static_cast<size_t>(axis)] /= parts;
+      for (const int axis : cut(split.outputs)) {
+        int64_t& size = shape[static_cast<size_t>(axis)];
+        size = size * part.length / part.whole;
+      }
       arg.value = shape;
     } else if (row != nullptr && row->sliced && (arg.name == "offset" || arg.name == "full")) {
       const Shape full = call.has("full") ? call.ints("full") : drawn_shape(call);
       Shape offset = call.has("offset") ? call.ints("offset") : Shape(full.size(), 0);
       for (const int axis : cut(split.inputs)) {
         const auto i = static_cast<size_t>(axis);
-        offset[i] += drawn_shape(call)[i] / parts * part;
+        offset[i] += drawn_shape(call)[i] / part.whole * part.start;
       }
       arg.value = arg.name == "full" ? full : offset;
     } else if (auto* x = std::get_if<int64_t>(&arg.value); x && arg.name == split.identifier) {
-      *x /= parts;
+      *x = *x * part.length / part.whole;
     }
   }
   return args;

@@ -83,10 +83,12 @@ class Binding {
   // dims count from the end.
   std::optional<std::string> identifier(int input, int dim) const;
   int64_t length(const std::string& identifier) const;
-  // Whether the dim splits into `parts` equal ones; the reason in words if not.
-  std::optional<std::string> refusal(int input, int dim, int64_t parts) const;
+  // Whether the dim splits into `parts` equal ones, or, where `uneven`, into ones that differ by
+  // one (each tensor dim that the split cuts must be the identifier alone); the reason in words if
+  // not.
+  std::optional<std::string> refusal(int input, int dim, int64_t parts, bool uneven = false) const;
   // What the split does to every tensor; throws a plan Error with the refusal.
-  Split split(int input, int dim, int64_t parts) const;
+  Split split(int input, int dim, int64_t parts, bool uneven = false) const;
   // Every (input, dim) that can be split at all.
   std::vector<Place> transform_space() const;
 
@@ -96,16 +98,20 @@ class Binding {
   std::map<std::string, int64_t> lengths_;
   std::map<std::string, Mark> marks_;
   const Identifier* leading(const Dim& dim) const;
+  bool stands_alone(const std::string& identifier) const;
 };
 
 // The first alternative of a call that fits its shapes, bound. Nothing when the call is never
 // split. Throws an internal Error when there are alternatives but none fits.
 std::optional<Binding> bind(const CallView& call);
 
-// Arguments of part number `part` of `parts` equal ones of a split call: those that spell sizes are
-// rewritten to the local ones, `offset` and `full` of a random operator say where the part lies.
-// Tensors keep their ids.
-std::vector<NamedArg> local_args(const CallView& call, const Split& split, int64_t parts,
-                                 int64_t part);
+// The part of an identifier that a split call works on: `length` of `whole` elements from `start`.
+struct Span {
+  int64_t start = 0, length = 0, whole = 0;
+};
+
+// Arguments of the part of a split call: those that spell sizes are rewritten to the local ones,
+// `offset` and `full` of a random operator say where the part lies. Tensors keep their ids.
+std::vector<NamedArg> local_args(const CallView& call, const Split& split, const Span& part);
 
 }  // namespace nns::annotate

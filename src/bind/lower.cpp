@@ -165,8 +165,9 @@ int fallbacks(lua_State* L) {
   }
   return 1;
 }
-int notes(lua_State* L) {
-  const auto& list = check_program(L).notes;
+template <std::vector<std::string> Lowered::* Lines>
+int lines(lua_State* L) {
+  const auto& list = check_program(L).*Lines;
   lua_createtable(L, static_cast<int>(list.size()), 0);
   for (size_t i = 0; i < list.size(); ++i) {
     push_string(L, list[i]);
@@ -225,7 +226,8 @@ int open(lua_State* L) {
                              {"inputs", guarded<inputs>},
                              {"constants", guarded<constants>},
                              {"fallbacks", guarded<fallbacks>},
-                             {"notes", guarded<notes>}});
+                             {"notes", guarded<lines<&Lowered::notes>>},
+                             {"warnings", guarded<lines<&Lowered::warnings>>}});
   lua_newtable(L);
   script::set_functions(L, {{"lower", guarded<lower_graph>},
                             {"rules", guarded<rules>},

@@ -36,12 +36,14 @@ int new_builder(lua_State* L) {  // (graph, plan_ngpus, runtime_ngpus)
       L, kBuilderType, std::make_shared<Builder>(std::move(graph), small(L, 2), small(L, 3)));
   return 1;
 }
-int partition(lua_State* L) {  // (builder, node, input, dim, parts)
-  builder_at(L).partition(small(L, 2), small(L, 3), small(L, 4), small(L, 5));
+int partition(lua_State* L) {  // (builder, node, input, dim, parts [, uneven])
+  builder_at(L).partition(small(L, 2), small(L, 3), small(L, 4), small(L, 5),
+                          lua_toboolean(L, 6) != 0);
   return 0;
 }
-int refusal(lua_State* L) {  // (builder, node, input, dim, parts) → text or nil
-  const auto why = builder_at(L).refusal(small(L, 2), small(L, 3), small(L, 4), small(L, 5));
+int refusal(lua_State* L) {  // (builder, node, input, dim, parts [, uneven]) → text or nil
+  const auto why = builder_at(L).refusal(small(L, 2), small(L, 3), small(L, 4), small(L, 5),
+                                         lua_toboolean(L, 6) != 0);
   if (!why) return 0;
   script::push_string(L, *why);
   return 1;
@@ -89,6 +91,10 @@ int weights(lua_State* L) {  // (builder, 'replicated' | 'sharded')
   builder_at(L).weights(static_cast<plan::WeightHome>(luaL_checkoption(L, 2, nullptr, names)));
   return 0;
 }
+int strict(lua_State* L) {  // (builder)
+  builder_at(L).strict();
+  return 0;
+}
 int stage_of(lua_State* L) {  // (builder, node)
   lua_pushinteger(L, builder_at(L).stage_of(small(L, 2)));
   return 1;
@@ -123,9 +129,12 @@ int plan_match(lua_State* L) {  // (plan, graph): throws unless the plan is for 
   plan::match(check_plan(L, 1), check_graph(L, 2));
   return 0;
 }
-int plan_info(lua_State* L) {  // (plan) → { stages = lists of devices, schedule =, chunks =, sharded = }
+// (plan) → { plan_ngpus =, stages = lists of devices, schedule =, chunks =, sharded = }
+int plan_info(lua_State* L) {
   const plan::Plan& plan = check_plan(L, 1);
-  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, 5);
+  lua_pushinteger(L, plan.plan_ngpus);
+  lua_setfield(L, -2, "plan_ngpus");
   lua_createtable(L, plan.stages, 0);
   for (int s = 0; s < plan.stages; ++s) {
     const auto& devices = plan.stage_devices[static_cast<size_t>(s)];
@@ -141,8 +150,10 @@ int plan_info(lua_State* L) {  // (plan) → { stages = lists of devices, schedu
   lua_setfield(L, -2, "sharded");
   return 1;
 }
-int plan_from_json(lua_State* L) {  // (text) → plan
-  push_plan(L, plan::from_json(check_string(L, 1)));
+int plan_from_json(lua_State* L) {  // (text [, plan_ngpus, runtime_ngpus]) → plan
+  plan::Plan plan = plan::from_json(check_string(L, 1));
+  if (!lua_isnoneornil(L, 2)) plan = plan::for_devices(std::move(plan), small(L, 2), small(L, 3));
+  push_plan(L, std::move(plan));
   return 1;
 }
 
@@ -194,6 +205,7 @@ int open(lua_State* L) {
                                     {"recompute", guarded<recompute>},
                                     {"schedule", guarded<schedule>},
                                     {"weights", guarded<weights>},
+                                    {"strict", guarded<strict>},
                                     {"stage_of", guarded<stage_of>},
                                     {"stage_devices", guarded<stage_devices>},
                                     {"planned", guarded<planned>},

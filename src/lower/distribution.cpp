@@ -71,9 +71,9 @@ Distribution::Distribution(const Graph& graph, std::shared_ptr<const plan::Plan>
   device_ = rank % plan_->plan_ngpus;
   first_rank_ = rank - device_;
   NNS_CHECK(stage >= 0 && stage < plan_->stages, "stage {} of {}", stage, plan_->stages);
-  entries_ = plan::match(*plan_, graph);
+  fitted_ = plan::fit(*plan_, graph);
   for (const Node& node : graph.nodes) {
-    const plan::OpPlan& op = *entries_[static_cast<size_t>(node.id)];
+    const plan::OpPlan& op = fitted_.ops[static_cast<size_t>(node.id)];
     if (op.devices.size() != devices_of(op.stage).size())
       fail(ErrorKind::plan,
            "[lower.place] {} runs on {} of the {} devices of its stage; expected a part on each",
@@ -109,7 +109,7 @@ void Distribution::find_uses() {
 }
 
 int Distribution::recompute_region(const Node& node) const {
-  const int group = plan_ ? entries_[static_cast<size_t>(node.id)]->recompute : -1;
+  const int group = plan_ ? fitted_.ops[static_cast<size_t>(node.id)].recompute : -1;
   if (group >= 0) return 2 * group + 1;
   const int region = node.context.recompute_region;
   return region >= 0 ? 2 * region : -1;
@@ -118,7 +118,7 @@ int Distribution::recompute_region(const Node& node) const {
 const NodePlacement& Distribution::placement(const Node& node) const {
   auto& known = placements_[static_cast<size_t>(node.id)];
   if (!known) {
-    const plan::OpPlan& op = *entries_[static_cast<size_t>(node.id)];
+    const plan::OpPlan& op = fitted_.ops[static_cast<size_t>(node.id)];
     known = place(graph_, node, op, op.stage == stage_ ? device_ : op.devices[0]);
   }
   return *known;

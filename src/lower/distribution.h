@@ -27,6 +27,8 @@ class Distribution {
   Distribution(const graph::Graph& graph, std::shared_ptr<const plan::Plan> plan, int rank,
                int stage);
 
+  // What the plan became for this graph: entries of its nodes, notes, warnings.
+  const plan::Fitted& fitted() const { return fitted_; }
   bool planned() const { return plan_ != nullptr; }
   int device() const { return device_; }          // in the plan
   int first_rank() const { return first_rank_; }  // of the device's scale unit
@@ -76,7 +78,7 @@ class Distribution {
   };
 
   int stage_of(const graph::Node& node) const {
-    return entries_.empty() ? 0 : entries_[static_cast<size_t>(node.id)]->stage;
+    return plan_ ? fitted_.ops[static_cast<size_t>(node.id)].stage : 0;
   }
   const std::vector<int>& devices_of(int stage) const;
   const NodePlacement& placement(const graph::Node& node) const;
@@ -94,7 +96,7 @@ class Distribution {
   std::shared_ptr<const plan::Plan> plan_;
   int device_ = 0, first_rank_ = 0, stage_ = 0, loss_stage_ = 0;
   std::vector<int> alone_{0};
-  std::vector<const plan::OpPlan*> entries_;  // by node; empty without a plan
+  plan::Fitted fitted_;  // empty without a plan
   mutable std::vector<std::optional<NodePlacement>> placements_;
   std::vector<std::vector<Use>> uses_;  // by value
 };

@@ -46,6 +46,8 @@ class Lowering {
     out_.program.graph_hash = graph::exact_hash(graph_);
     out_.program.rank = options_.rank;
     out_.program.world = where_.world();
+    for (const std::string& text : where_.fitted().notes) e_.note(text);
+    out_.warnings = where_.fitted().warnings;
     held_.resize(graph_.values.size());
     bind_leaves();
     forward();

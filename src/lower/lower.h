@@ -30,7 +30,8 @@ struct Fallback {
 struct Lowered {
   Program program;
   std::vector<Fallback> fallbacks;
-  std::vector<std::string> notes;  // choices worth a line in the log, each once
+  std::vector<std::string> notes;     // choices worth a line in the log, each once
+  std::vector<std::string> warnings;  // of those, what the plan did not ask for
 };
 
 // Throws a model Error when the loss is not a scalar of a floating type, a plan Error when the plan

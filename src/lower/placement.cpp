@@ -1,6 +1,7 @@
 #include "lower/placement.h"
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 
@@ -39,6 +40,7 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
   std::optional<annotate::Binding> binding;
   const auto at = std::find(op.devices.begin(), op.devices.end(), device);
   NNS_CHECK(at != op.devices.end(), "{} {} has no part on device {}", node.module, node.op, device);
+  std::map<std::string, annotate::Span> spans;  // of identifiers that earlier steps cut
   int rest = static_cast<int>(at - op.devices.begin()), below = op.parts();
   for (const plan::Step& step : op.steps) {
     below /= step.parts;
@@ -56,7 +58,12 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
     if (!binding)
       fail(ErrorKind::plan, "[lower.place] {} {}: the plan splits it, but it has no annotation",
            node.module, node.op);
-    const annotate::Split split = binding->split(step.input, step.dim, step.parts);
+    const annotate::Split split = binding->split(step.input, step.dim, step.parts, step.uneven);
+    auto& span =
+        spans.try_emplace(split.identifier, annotate::Span{0, binding->length(split.identifier), 0})
+            .first->second;
+    const Range mine = part_of({0, span.length}, part, step.parts);
+    span = {mine.start, mine.length(), span.length};
     for (size_t i = 0; i < operands; ++i) {
       const TensorSplit& t = split.inputs.at(i);
       out.inputs[i].layout.axes.push_back(axis_of(t, step.parts, node));
@@ -66,7 +73,7 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
       out.outputs[i].axes.push_back(axis_of(split.outputs.at(i), step.parts, node));
     const annotate::CallView so_far(
         node.op, out.args, [&](int id) -> const TensorType& { return graph.value({id}).type; });
-    out.args = annotate::local_args(so_far, split, step.parts, part);
+    out.args = annotate::local_args(so_far, split, span);
   }
   return out;
 }

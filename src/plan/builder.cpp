@@ -51,20 +51,23 @@ std::vector<Place> Builder::choices(int id) const {
   return b ? b->transform_space() : std::vector<Place>{};
 }
 
-std::optional<std::string> Builder::refusal(int id, int input, int dim, int parts) const {
+std::optional<std::string> Builder::refusal(int id, int input, int dim, int parts,
+                                            bool uneven) const {
   const auto& b = binding(id);
   if (!b) return "the operator has no annotation, so it can only be replicated";
   const auto identifier = b->identifier(input, dim);
-  if (!identifier) return b->refusal(input, dim, parts);
+  if (!identifier) return b->refusal(input, dim, parts, uneven);
   const auto& cuts = ops_.at(static_cast<size_t>(id)).cuts;
   const auto before = cuts.find(*identifier);
+  // Uneven parts of parts have no layout.
   return b->refusal(input, dim,
-                    static_cast<int64_t>(parts) * (before == cuts.end() ? 1 : before->second));
+                    static_cast<int64_t>(parts) * (before == cuts.end() ? 1 : before->second),
+                    uneven && before == cuts.end());
 }
 
-void Builder::partition(int id, int input, int dim, int parts) {
+void Builder::partition(int id, int input, int dim, int parts, bool uneven) {
   Op& o = op(id);
-  if (const auto why = refusal(id, input, dim, parts)) {
+  if (const auto why = refusal(id, input, dim, parts, uneven)) {
     std::vector<std::string> legal;
     for (const Place& p : choices(id))
       legal.push_back(fmt::format("input {} dim {} (length {})", p.input, p.dim,
@@ -81,7 +84,8 @@ void Builder::partition(int id, int input, int dim, int parts) {
     const auto operands = annotate::CallView(*graph_, node(id)).operands();
     dim += static_cast<int>(operands.at(static_cast<size_t>(input))->shape.size());
   }
-  o.steps.push_back({input, dim, parts});
+  const bool divides = binding(id)->length(identifier) % cuts == 0;
+  o.steps.push_back({input, dim, parts, !divides});
   o.planned = true;
 }
 

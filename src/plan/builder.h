@@ -20,10 +20,12 @@ class Builder {
   int plan_ngpus() const { return plan_.plan_ngpus; }
 
   // Cuts a node further: the split of earlier steps stays outside. `dim` may count from the end.
-  // Throws a plan Error that names operator, dimension, sizes and the legal choices.
-  void partition(int node, int input, int dim, int parts);
+  // Parts are equal, or where `uneven` may differ by one. Throws a plan Error that names operator,
+  // dimension, sizes and the legal choices.
+  void partition(int node, int input, int dim, int parts, bool uneven = false);
   // Why `partition` would refuse, or nothing.
-  std::optional<std::string> refusal(int node, int input, int dim, int parts) const;
+  std::optional<std::string> refusal(int node, int input, int dim, int parts,
+                                     bool uneven = false) const;
   // Every (input, dim) of the node that can be cut at all.
   std::vector<annotate::Place> choices(int node) const;
   void replicate(int node, int parts);
@@ -34,6 +36,7 @@ class Builder {
   void recompute(const std::vector<int>& nodes);
   void schedule(const std::string& name, int micro_batches, int chunks);
   void weights(WeightHome home) { plan_.weights = home; }
+  void strict() { plan_.strict = true; }
 
   int stage_of(int node) const { return ops_.at(static_cast<size_t>(node)).stage; }
   const std::vector<int>& devices_of_stage(int stage) const {

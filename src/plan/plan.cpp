@@ -16,7 +16,8 @@ constexpr int kFormat = 1;
 
 std::string text_of(const Step& s) {
   return s.input < 0 ? fmt::format("replicate {}", s.parts)
-                     : fmt::format("input {} dim {} into {}", s.input, s.dim, s.parts);
+                     : fmt::format("input {} dim {} into {}{}", s.input, s.dim, s.parts,
+                                   s.uneven ? " uneven" : "");
 }
 
 std::string text_of(const OpPlan& op) {
@@ -32,8 +33,10 @@ json json_of(const Plan& plan) {
   json ops = json::array();
   for (const OpPlan& op : plan.ops) {
     json steps = json::array();
-    for (const Step& s : op.steps)
+    for (const Step& s : op.steps) {
       steps.push_back({{"input", s.input}, {"dim", s.dim}, {"parts", s.parts}});
+      if (s.uneven) steps.back()["uneven"] = true;
+    }
     ops.push_back({{"module", op.key.module},
                    {"op", op.key.op},
                    {"ordinal", op.key.ordinal},
@@ -53,6 +56,7 @@ json json_of(const Plan& plan) {
           {"micro_batches", plan.micro_batches},
           {"chunks", plan.chunks},
           {"weights", plan.weights == WeightHome::sharded ? "sharded" : "replicated"},
+          {"strict", plan.strict},
           {"structure", hex(plan.structure)},
           {"ops", ops}};
 }
@@ -76,10 +80,11 @@ int OpPlan::parts() const {
 std::string to_text(const Plan& plan) {
   std::string out = fmt::format(
       "plan '{}' for graph {}: {} devices, {} ranks ({} units), {} stages, schedule {}, "
-      "{} micro-batches, weights {}\n",
+      "{} micro-batches, weights {}{}\n",
       plan.policy, hex(plan.structure), plan.plan_ngpus, plan.runtime_ngpus, plan.units(),
       plan.stages, plan.schedule, plan.micro_batches,
-      plan.weights == WeightHome::sharded ? "sharded" : "replicated");
+      plan.weights == WeightHome::sharded ? "sharded" : "replicated",
+      plan.strict ? ", strict" : "");
   for (const OpPlan& op : plan.ops) out += text_of(op) + "\n";
   return out;
 }
@@ -91,6 +96,38 @@ std::string to_json(const Plan& plan) {
 uint64_t hash(const Plan& plan) {
   return hash_bytes(json_of(plan).dump());
 }
+
+namespace {
+
+void check_devices(const std::vector<int>& devices, int count, const std::string& what) {
+  if (devices.empty()) fail(ErrorKind::state, "[plan.load] {} has no device", what);
+  for (int d : devices)
+    if (d < 0 || d >= count)
+      fail(ErrorKind::state, "[plan.load] {}: device {}; expected 0 to {}", what, d, count - 1);
+}
+
+OpPlan op_from(const json& o, const Plan& plan) {
+  OpPlan op;
+  op.key = {o.at("module"), o.at("op"), o.at("ordinal")};
+  for (const json& s : o.at("steps")) {
+    op.steps.push_back({s.at("input"), s.at("dim"), s.at("parts"), s.value("uneven", false)});
+    if (op.steps.back().parts < 1)
+      fail(ErrorKind::state, "[plan.load] {}: {} parts", to_string(op.key), op.steps.back().parts);
+  }
+  op.devices = o.at("devices").get<std::vector<int>>();
+  op.stage = o.at("stage");
+  op.recompute = o.at("recompute");
+  check_devices(op.devices, plan.plan_ngpus, to_string(op.key));
+  if (static_cast<size_t>(op.parts()) != op.devices.size())
+    fail(ErrorKind::state, "[plan.load] {}: {} parts on {} devices", to_string(op.key), op.parts(),
+         op.devices.size());
+  if (op.stage < 0 || op.stage >= plan.stages)
+    fail(ErrorKind::state, "[plan.load] {}: stage {} of {}", to_string(op.key), op.stage,
+         plan.stages);
+  return op;
+}
+
+}  // namespace
 
 Plan from_json(std::string_view text) {
   try {
@@ -112,24 +149,14 @@ Plan from_json(std::string_view text) {
     plan.micro_batches = j.at("micro_batches");
     plan.chunks = j.at("chunks");
     plan.weights = j.at("weights") == "sharded" ? WeightHome::sharded : WeightHome::replicated;
+    plan.strict = j.at("strict");
     plan.structure = std::stoull(j.at("structure").get<std::string>(), nullptr, 16);
-    for (const json& o : j.at("ops")) {
-      OpPlan op;
-      op.key = {o.at("module"), o.at("op"), o.at("ordinal")};
-      for (const json& s : o.at("steps"))
-        op.steps.push_back({s.at("input"), s.at("dim"), s.at("parts")});
-      op.devices = o.at("devices").get<std::vector<int>>();
-      op.stage = o.at("stage");
-      op.recompute = o.at("recompute");
-      if (op.devices.empty() || static_cast<size_t>(op.parts()) != op.devices.size())
-        fail(ErrorKind::state, "[plan.load] {}: {} parts on {} devices", to_string(op.key),
-             op.parts(), op.devices.size());
-      for (int d : op.devices)
-        if (d < 0 || d >= plan.plan_ngpus)
-          fail(ErrorKind::state, "[plan.load] {}: device {}; expected 0 to {}", to_string(op.key),
-               d, plan.plan_ngpus - 1);
-      plan.ops.push_back(std::move(op));
-    }
+    if (plan.stages < 1 || plan.stage_devices.size() != static_cast<size_t>(plan.stages))
+      fail(ErrorKind::state, "[plan.load] {} stages with {} lists of devices", plan.stages,
+           plan.stage_devices.size());
+    for (const auto& devices : plan.stage_devices)
+      check_devices(devices, plan.plan_ngpus, "a stage");
+    for (const json& o : j.at("ops")) plan.ops.push_back(op_from(o, plan));
     return plan;
   } catch (const nlohmann::json::exception& e) {
     fail(ErrorKind::state, "[plan.load] malformed plan: {}", e.what());
@@ -138,26 +165,43 @@ Plan from_json(std::string_view text) {
   }
 }
 
+Plan for_devices(Plan plan, int plan_ngpus, int runtime_ngpus) {
+  if (plan.plan_ngpus != plan_ngpus)
+    throw Error(ErrorKind::plan,
+                fmt::format("[plan.devices] the plan spans {} devices, compute_config.plan_ngpus "
+                            "is {}; expected the same",
+                            plan.plan_ngpus, plan_ngpus),
+                fmt::format("set compute_config.plan_ngpus={}, or make a plan for {} devices",
+                            plan.plan_ngpus, plan_ngpus));
+  if (runtime_ngpus < 1 || runtime_ngpus % plan_ngpus != 0)
+    fail(ErrorKind::plan, "[plan.devices] {} ranks for a plan of {} devices; expected a multiple",
+         runtime_ngpus, plan_ngpus);
+  plan.runtime_ngpus = runtime_ngpus;
+  return plan;
+}
+
 std::vector<const OpPlan*> match(const Plan& plan, const graph::Graph& graph,
                                  std::vector<int>* inherited) {
   std::map<OpKey, const OpPlan*> known;
   for (const OpPlan& op : plan.ops) known[op.key] = &op;
-  if (graph.training && graph::structure_hash(graph) != plan.structure) {
+  if (graph.training) {
     for (size_t i = 0; i < std::max(plan.ops.size(), graph.nodes.size()); ++i) {
+      const bool both = i < plan.ops.size() && i < graph.nodes.size();
+      if (both && plan.ops[i].key == key_of(graph.nodes[i])) continue;
       const std::string a = i < plan.ops.size() ? to_string(plan.ops[i].key) : "nothing";
       const std::string b = i < graph.nodes.size() ? to_string(key_of(graph.nodes[i])) : "nothing";
-      if (a != b)
-        throw Error(
-            ErrorKind::plan,
-            fmt::format("[plan.match] the plan is for another graph: operator {} is {} in the "
-                        "plan, {} in the model",
-                        i, a, b),
-            "make a new plan, or use the model that it was made for");
+      throw Error(
+          ErrorKind::plan,
+          fmt::format("[plan.match] the plan is for another graph: operator {} is {} in the "
+                      "plan, {} in the model",
+                      i, a, b),
+          "make a new plan, or use the model that it was made for");
     }
-    fail(ErrorKind::plan,
-         "[plan.match] the plan is for another graph: structure {} in the plan, {} in "
-         "the model; operators agree, their connections do not",
-         hex(plan.structure), hex(graph::structure_hash(graph)));
+    if (graph::structure_hash(graph) != plan.structure)
+      fail(ErrorKind::plan,
+           "[plan.match] the plan is for another graph: structure {} in the plan, {} in "
+           "the model; operators agree, their connections do not",
+           hex(plan.structure), hex(graph::structure_hash(graph)));
   }
   std::vector<const OpPlan*> out(graph.nodes.size(), nullptr);
   const OpPlan* first = plan.ops.empty() ? nullptr : &plan.ops.front();

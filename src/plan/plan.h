@@ -12,9 +12,11 @@
 namespace nns::plan {
 
 // One partition step of an operator: cut in `parts` along the identifier that its annotation gives
-// dimension `dim` of tensor operand `input`; input -1 replicates `parts` times instead.
+// dimension `dim` of tensor operand `input`; input -1 replicates `parts` times instead. Parts are
+// equal, or differ by one where `uneven`.
 struct Step {
   int input = -1, dim = 0, parts = 1;
+  bool uneven = false;
   bool operator==(const Step&) const = default;
 };
 
@@ -54,6 +56,7 @@ struct Plan {
   int micro_batches = 1;                        // a unit's micro-batches a step
   int chunks = 1;                               // stages a pipeline rank
   WeightHome weights = WeightHome::replicated;
+  bool strict = false;     // a shape that the steps do not fit is an error (pas_config.strict)
   uint64_t structure = 0;  // graph::structure_hash of the graph it was made for
 
   int units() const { return runtime_ngpus / plan_ngpus; }
@@ -72,5 +75,22 @@ uint64_t hash(const Plan& plan);
 // for another graph (structure hash and operator keys differ in training mode).
 std::vector<const OpPlan*> match(const Plan& plan, const graph::Graph& graph,
                                  std::vector<int>* inherited = nullptr);
+
+// The plan as it holds for a graph of other shapes.
+struct Fitted {
+  std::vector<OpPlan> ops;            // by node id
+  std::vector<std::string> notes;     // operators that inherit, each a line
+  std::vector<std::string> warnings;  // operators that are replicated instead of split
+};
+
+// Matches the plan to a graph and fits its steps to the shapes there: a step that no longer divides
+// makes uneven parts where the annotation allows; elsewhere the operator is replicated, with a
+// warning. An operator that the plan does not know is laid out as its producer makes its operand.
+// Throws a plan Error as `match` does, and for a strict plan wherever a step does not divide.
+Fitted fit(const Plan& plan, const graph::Graph& graph);
+
+// Throws a plan Error that names both numbers unless the plan spans `plan_ngpus` devices; returns
+// it repeated for `runtime_ngpus` ranks.
+Plan for_devices(Plan plan, int plan_ngpus, int runtime_ngpus);
 
 }  // namespace nns::plan

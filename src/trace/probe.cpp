@@ -150,6 +150,7 @@ class Part : public Probe {
     const auto binding = annotate::bind(view);
     if (!binding) fail(ErrorKind::plan, "[verify.op] {} is never split", seen.op);
     const auto split = binding->split(input, dim, parts);
+    const int64_t each = binding->length(split.identifier) / parts;
     std::vector<std::unique_ptr<Box>> slices;
     for (size_t i = 0; i < seen.tensors.size(); ++i) {
       at::Tensor slice = seen.tensors[i];
@@ -160,7 +161,7 @@ class Part : public Probe {
       slices.push_back(std::make_unique<Box>());
       slices.back()->real = slice.contiguous();  // as a rank holds it
     }
-    const auto local = annotate::local_args(view, split, parts, part);
+    const auto local = annotate::local_args(view, split, {part * each, each, each * parts});
     tensor::Call call = whole;
     size_t next = 0;
     const auto replace = [&](Box*& box) {

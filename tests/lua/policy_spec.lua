@@ -1,8 +1,10 @@
 --- Policies on a traced GPT: what they split, their errors, and plans as text and JSON.
 local GPT = require 'nnscaler.models.gpt'
 local T = require 'nnscaler.tensor'
+local base = require 'nnscaler._C.base'
 local plans = require 'nnscaler._C.plan'
 local policies = require 'nnscaler.policies'
+local runs = require 'tests.lua.support.runs'
 local trace = require 'nnscaler.trace'
 
 local function gpt_graph()
@@ -122,5 +124,113 @@ describe('policies', function()
     local x = T.zeros({ 4, 4 }, { dtype = 'int64' })
     local small = trace(other, { x, x }, { training = true })
     assert.matches('the plan is for another graph', message(again.match, again, small))
+  end)
+
+  it('a plan file is a policy, for its graph and number of devices', function()
+    local folder = runs.folder()
+    local path = folder .. '/plan.json'
+    local plan = run('tp', 2)
+    base.file_write(path, plan:json())
+    assert.equal(plan:json(), run(path, 2):json())
+    assert.matches('2 devices, 4 ranks %(2 units%)', run(path, 2, 4):text())
+    assert.equal(2, policies.devices(path))
+    assert.matches('the plan spans 2 devices, compute_config.plan_ngpus is 4', message(run, path, 4))
+    assert.matches('3 ranks for a plan of 2 devices; expected a multiple', message(run, path, 2, 3))
+    base.file_write(path, (plan:json():gsub('transformer.h.0.ln_1', 'transformer.h.0.norm')))
+    assert.matches('operator 3 is transformer.h.0.norm aten::layer_norm#0 in the plan, '
+      .. 'transformer.h.0.ln_1 aten::layer_norm#0 in the model', message(run, path, 2))
+    base.file_write(path, (plan:json():gsub('"devices": %[%s+0,%s+1%s+%]', '"devices": [0, 7]', 1)))
+    assert.matches('device 7; expected 0 to 1', message(run, path, 2))
+    base.file_write(path, (plan:json():gsub('"stage": 0', '"stage": 3', 1)))
+    assert.matches('stage 3 of 1', message(run, path, 2))
+    assert.matches('none.json', message(run, folder .. '/none.json', 2))
+    base.file_write(folder .. '/half.lua', 'return function(g) g:replicate_rest() end')
+    assert.matches('replicate 2 on 0,1', run(folder .. '/half.lua', 2):text())
+    base.file_write(folder .. '/half.lua', 'return 7')
+    assert.matches('is a number; expected a function', message(run, folder .. '/half.lua', 2))
+    runs.remove(folder)
+  end)
+
+  it('a list with an entry for each operator is a policy too', function()
+    local function entries(g)
+      local list = {}
+      for i, node in ipairs(g:nodes()) do
+        list[i] = { node = node, stage = node.id < 12 and 0 or 1 }
+        if node.name == 'linear' then
+          list[i].partition = { input = 0, dim = 0 }
+          list[i].recompute = node.module
+        end
+      end
+      return list
+    end
+    local plan = run(entries, 4)
+    assert.matches('4 devices, .* 2 stages', plan:text())
+    assert.equal(#graph:nodes(), lines(plan, ' on '))
+    assert.matches('c_attn aten::linear#0 recompute 0: input 0 dim 0 into 2 on 0,1', plan:text())
+    assert.matches('c_proj aten::linear#0 recompute %d+: input 0 dim 0 into 2 on 2,3', plan:text())
+
+    local function with(change)
+      return message(run, function(g)
+        local list = entries(g)
+        return change(list) or list
+      end, 4)
+    end
+    assert.matches('returned a number; expected nothing, or a list', with(function() return 3 end))
+    assert.matches('entry 2 names no operator', with(function(l) l[2].node = { id = 1 } end))
+    assert.matches("unknown key 'split'", with(function(l) l[1].split = {} end))
+    assert.matches('wte aten::embedding has two entries', with(function(l) l[2].node = l[1].node end))
+    assert.matches('has no entry', with(function(l) l[#l] = nil end))
+    assert.matches('is in stage 2 after stage 0', with(function(l)
+      for _, entry in ipairs(l) do entry.stage = entry.stage * 2 end
+    end))
+  end)
+
+  it('uneven parts are made where a policy asks for them', function()
+    local linear = function(g) return g:select({ op = 'linear' })[1] end
+    local plan = run(function(g)
+      g:partition(linear(g), { input = 1, dim = 0, uneven = true }, 5)
+      g:replicate_rest()
+    end, 5)
+    assert.matches('c_attn aten::linear#0: input 1 dim 0 into 5 uneven', plan:text())
+    assert.equal(plan:text(), plans.from_json(plan:json()):text())
+    local text = message(run, function(g) g:partition(linear(g), { input = 1, dim = 0 }, 5) end, 5)
+    assert.matches("c_attn aten::linear#0: input 1 dim 0 into 5: '%w+' is 24 long, which 5 does not "
+      .. 'divide', text)
+    assert.matches("is 24 long, too short for 25 parts", message(run, function(g)
+      g:partition(linear(g), { input = 1, dim = 0, uneven = true }, 25)
+    end, 25))
+  end)
+
+  it('names frozen and unknown dimensions', function()
+    local function cut(op, where)
+      return message(run, function(g) g:partition(g:select({ op = op })[1], where, 2) end, 2)
+    end
+    assert.matches('layer_norm#0: input 0 dim 2 into 2: dim 2 of input 0 is never split.*legal: '
+      .. 'input 0 dim 0 %(length 4%)', cut('layer_norm', { input = 0, dim = 2 }))
+    assert.matches('input 0 dim 7 into 2: dim 7 of input 0 is never split',
+      cut('linear', { input = 0, dim = 7 }))
+    assert.matches('input 9 dim 0 into 2: dim 0 of input 9 is never split',
+      cut('linear', { input = 9, dim = 0 }))
+  end)
+
+  it('tells parameters, their readers and modules', function()
+    run(function(g)
+      local params = g:params()
+      assert.equal('transformer.wte.weight', params[1].name)
+      assert.same({ 16, 8 }, params[1].shape)
+      local readers = {}
+      for i, node in ipairs(params[1].consumers) do readers[i] = node.name end
+      assert.same({ 'embedding', 'linear' }, readers) -- tied
+      local layer = g:module 'transformer.h.1'
+      assert.equal(g:select({ module = 'transformer.h.1.ln_1' })[1], layer:op 'ln_1')
+      assert.equal(#g:select { module = 'transformer.h.1*' }, #layer:nodes())
+      assert.equal('transformer.h.1.mlp.c_fc', layer:child('mlp'):child('c_fc').path)
+      assert.equal('transformer.h.1.attn.c_attn.weight', layer:child('attn'):params()[1].name)
+      assert.equal(#g:nodes(), #g:module(''):nodes())
+      g:replicate_rest()
+    end, 1)
+    assert.matches("module 'transformer.h.0.mlp.none' makes no call", message(run, function(g)
+      g:module('transformer.h.0'):op 'mlp.none'
+    end, 1))
   end)
 end)

@@ -37,9 +37,10 @@ Plan plan_for(const graph::Graph& g) {
   p.policy = "hand";
   p.plan_ngpus = 2;
   p.runtime_ngpus = 4;
+  p.stage_devices = {{0, 1}};
   p.structure = graph::structure_hash(g);
   for (const auto& n : g.nodes)
-    p.ops.push_back({{n.module, n.op, n.ordinal}, {{0, 1, 2}}, {0, 1}, 0, -1});
+    p.ops.push_back({{n.module, n.op, n.ordinal}, {{0, 1, 2, false}}, {0, 1}, 0, -1});
   return p;
 }
 
@@ -88,4 +89,46 @@ TEST_CASE("malformed plans are refused") {
                     Catch::Contains("format 9"));
   CHECK_THROWS_WITH(from_json(broken("\"parts\": 2", "\"parts\": 3")),
                     Catch::Contains("3 parts on 2 devices"));
+}
+
+TEST_CASE("a plan fits other shapes") {
+  Plan p = plan_for(two_linears());
+  auto g = two_linears();
+  for (auto& v : g.values) v.type.shape = {4, 7};
+  auto fitted = fit(p, g);
+  CHECK(fitted.warnings.empty());
+  CHECK(fitted.ops[0].steps == std::vector<Step>{{0, 1, 2, true}});
+  p.strict = true;
+  CHECK_THROWS_WITH(fit(p, g), Catch::Contains("[plan.fit] fc aten::relu#0") &&
+                                   Catch::Contains("is 7 long, which 2 does not divide"));
+  for (auto& op : p.ops) op.steps[0].uneven = true;  // as asked for: strict takes it
+  CHECK(fit(p, g).ops[0].steps[0].uneven);
+  p = plan_for(two_linears());
+  for (auto& v : g.values) v.type.shape = {4, 1};
+  fitted = fit(p, g);
+  REQUIRE(fitted.warnings.size() == 2);
+  CHECK_THAT(fitted.warnings[0], Catch::Contains("fc aten::relu#0") &&
+                                     Catch::Contains("replicated for these shapes") &&
+                                     Catch::Contains("too short for 2 parts"));
+  CHECK(fitted.ops[0].steps == std::vector<Step>{{-1, 0, 2}});
+}
+
+TEST_CASE("an operator that the plan does not know is cut as its operand is") {
+  auto g = two_linears("aten::silu");
+  g.training = false;
+  const auto fitted = fit(plan_for(two_linears()), g);
+  CHECK(fitted.ops[1].steps == std::vector<Step>{{0, 1, 2}});
+  REQUIRE(fitted.notes.size() == 1);
+  CHECK_THAT(fitted.notes[0], Catch::Contains("proj aten::silu#0 is not in the plan"));
+  g.nodes[1].op = "aten::softmax.int";  // its dim cannot be cut
+  g.nodes[1].args = {{"self", graph::ValueRef{1}}, {"dim", int64_t{1}}, {"dtype", {}}};
+  CHECK(fit(plan_for(two_linears()), g).ops[1].steps == std::vector<Step>{{-1, 0, 2}});
+}
+
+TEST_CASE("a plan is for its number of devices") {
+  const Plan p = plan_for(two_linears());
+  CHECK(for_devices(p, 2, 6).units() == 3);
+  CHECK_THROWS_WITH(for_devices(p, 4, 4),
+                    Catch::Contains("spans 2 devices, compute_config.plan_ngpus is 4"));
+  CHECK_THROWS_WITH(for_devices(p, 2, 5), Catch::Contains("expected a multiple"));
 }

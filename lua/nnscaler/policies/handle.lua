@@ -24,6 +24,7 @@ local M = {}
 function M.new(graph, cfg)
   local self = setmetatable({ graph = graph, cfg = cfg }, Graph)
   self.builder = core.builder(graph, cfg.plan_ngpus, cfg.runtime_ngpus)
+  if (cfg.pas_config or {}).strict then self.builder:strict() end
   self.list = graph:nodes()
   for _, node in ipairs(self.list) do
     node.name = node.op:match('::([%w_]+)')
@@ -146,18 +147,19 @@ function Graph:params()
   return out
 end
 
----Cuts an operator along the dimension `where.dim` of its operand `where.input`.
+---Cuts an operator along the dimension `where.dim` of its operand `where.input`, inside the parts
+---of earlier calls. With `uneven`, parts may differ by one.
 ---@param node nnscaler.PolicyNode
----@param where { input: integer, dim: integer }
+---@param where { input: integer, dim: integer, uneven?: boolean }
 ---@param parts integer
 function Graph:partition(node, where, parts)
-  self.builder:partition(node.id, where.input, where.dim, parts)
+  self.builder:partition(node.id, where.input, where.dim, parts, where.uneven)
 end
 
 ---Tells why `partition` would refuse, or nil.
 ---@return string?
 function Graph:refusal(node, where, parts)
-  return self.builder:refusal(node.id, where.input, where.dim, parts)
+  return self.builder:refusal(node.id, where.input, where.dim, parts, where.uneven)
 end
 
 ---Gets every { input, dim } that the node's annotation lets be cut.

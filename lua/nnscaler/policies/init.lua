@@ -1,14 +1,41 @@
 --- Policies: functions (graph, cfg) that say what is split, where it runs and in which order. A
---- policy is a builtin name, a `require` path, or a function in the recipe.
+--- policy is a builtin name, a `require` path, a file (FILE.lua returns the function), or a function
+--- in the recipe. A file PLAN.json is a plan that was made before.
+local base = require 'nnscaler._C.base'
+local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local handle = require 'nnscaler.policies.handle'
+local list = require 'nnscaler.policies.list'
 
 local M = {}
 
 M.builtin = { 'dp', 'tp', 'pp', 'data', 'hybrid', 'fsdp' }
 
+local function is_plan_file(policy)
+  return type(policy) == 'string' and policy:match('%.json$') ~= nil
+end
+
+local function read_plan(path, ...)
+  return core.from_json(base.file_read(path, 'plan.load'), ...)
+end
+
+---How many devices the policy asks for, where it says so itself: a plan file does.
+---@param policy string|function|nil
+---@return integer|nil
+function M.devices(policy)
+  return is_plan_file(policy) and read_plan(policy):info().plan_ngpus or nil
+end
+
+local function expect_function(found, policy)
+  if type(found) ~= 'function' and not (getmetatable(found) or {}).__call then
+    fail('usage', 'policies.resolve',
+      ("policy '%s' is a %s; expected a function (graph, cfg)"):format(policy, type(found)))
+  end
+  return found, policy
+end
+
 ---Returns the policy function that `name` stands for.
----@param policy string|function builtin name, `require` path, or the function itself
+---@param policy string|function builtin name, `require` path, FILE.lua, or the function itself
 ---@return function policy
 ---@return string name
 function M.resolve(policy)
@@ -19,16 +46,18 @@ function M.resolve(policy)
   for _, name in ipairs(M.builtin) do
     if name == policy then return require('nnscaler.policies.' .. name), name end
   end
+  if policy:match('%.lua$') then
+    local chunk, message = loadfile(policy)
+    if not chunk then fail('usage', 'policies.resolve', message) end
+    return expect_function(chunk(), policy)
+  end
   local ok, found = pcall(require, policy)
   if not ok then
     fail('usage', 'policies.resolve', ("no policy '%s'"):format(policy),
-      'the builtin ones are ' .. table.concat(M.builtin, ', ') .. '; others are found by require')
+      'the builtin ones are ' .. table.concat(M.builtin, ', ') .. '; others are found by require, '
+      .. 'or are files: FILE.lua, PLAN.json')
   end
-  if type(found) ~= 'function' then
-    fail('usage', 'policies.resolve',
-      ("policy '%s' is a %s; expected a function (graph, cfg)"):format(policy, type(found)))
-  end
-  return found, policy
+  return expect_function(found, policy)
 end
 
 ---@class nnscaler.PolicyConfig
@@ -37,15 +66,22 @@ end
 ---@field pas_config table keys of the policy
 ---@field micro_batches integer micro-batches of a unit a step
 
----Runs a policy on a graph.
+---Runs a policy on a graph, or loads a plan and checks that it is for the graph and the devices. A
+---policy calls the graph's acts, or returns a list with an entry for each operator (list.lua).
 ---@param graph userdata nnscaler.Graph
 ---@param policy string|function
 ---@param cfg nnscaler.PolicyConfig
 ---@return userdata plan nnscaler.Plan
 function M.run(graph, policy, cfg)
+  if is_plan_file(policy) then
+    local plan = read_plan(policy, cfg.plan_ngpus, cfg.runtime_ngpus)
+    plan:match(graph)
+    return plan
+  end
   local fn, name = M.resolve(policy)
   local g = handle.new(graph, cfg)
-  fn(g, cfg)
+  local entries = fn(g, cfg)
+  if entries ~= nil then list.apply(g, entries) end
   return g:finish(name)
 end
 

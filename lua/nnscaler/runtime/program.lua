@@ -41,6 +41,7 @@ end
 -- Choices and fallbacks are said once a run.
 local function report(program)
   for _, text in ipairs(program:notes()) do log.info_once('%s', text) end
+  for _, text in ipairs(program:warnings()) do log.warning_once('%s', text) end
   for _, call in ipairs(program:fallbacks()) do
     log.warning_once('%s in %s at %s has no derivative rule: it runs again under autograd in '
       .. 'backward', call.op, call.module == '' and 'the model' or call.module, call.place)

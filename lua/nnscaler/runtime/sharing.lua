@@ -24,7 +24,7 @@ function M.new(job)
   local config = job.compute_config or {}
   local size = world and world:size() or 1
   local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
-  local plan_ngpus = config.plan_ngpus or (whole and 1 or size)
+  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(job.pas_policy) or size
   local runtime_ngpus = config.runtime_ngpus or size
   if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then
     if whole or job.eager then return nil end
