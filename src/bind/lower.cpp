@@ -26,7 +26,9 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-int lower_graph(lua_State* L) {  // (graph [, { device =, plan =, rank =, stage = }]) → program
+// (graph [, { device =, plan =, rank =, stage =, first = the first program under the plan, in whose
+// homes weights stay }]) → program
+int lower_graph(lua_State* L) {
   const graph::Graph& graph = check_graph(L, 1);
   lower::Options options;
   if (lua_istable(L, 2)) {
@@ -37,6 +39,10 @@ int lower_graph(lua_State* L) {  // (graph [, { device =, plan =, rank =, stage 
     lua_getfield(L, 2, "plan");
     if (!lua_isnil(L, -1))
       options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
+    lua_pop(L, 1);
+    lua_getfield(L, 2, "first");
+    if (!lua_isnil(L, -1))
+      options.homes = (*script::check_object<Handle>(L, lua_gettop(L), kProgramType)).homes;
     lua_pop(L, 1);
   }
   script::push_object<Handle>(L, kProgramType,

@@ -51,6 +51,11 @@ void copy_back(B& b) {
   b.give("self", all_reduced(b, b.ints("grad_group")));
 }
 
+// A weight whose gradient counts on the first rank of the group only.
+void owned_back(B& b) {
+  b.give("self", emit(b, "comm::value_chunk", {{"group", b.arg("group")}}));
+}
+
 NamedArg same(B& b, const char* name) {
   return {name, b.arg(name)};
 }
@@ -113,6 +118,7 @@ std::span<const Rule> comm_rules() {
       rewrite("comm::chunk", chunk, chunk_back),
       rewrite("comm::copy", copy, copy_back),
       rewrite("comm::gather_weight", gather_weight, scatter_gradient),
+      rewrite("comm::owned", copy, owned_back),
       gradient("comm::reduce_scatter", reduce_scatter),
       gradient("comm::value_chunk", value_chunk),
   };

@@ -64,8 +64,12 @@ std::vector<int> Distribution::partial_axes(const OperandUse& use) {
 }
 
 Distribution::Distribution(const Graph& graph, std::shared_ptr<const plan::Plan> plan, int rank,
-                           int stage)
-    : graph_(graph), plan_(std::move(plan)), stage_(stage), placements_(graph.nodes.size()) {
+                           int stage, std::shared_ptr<const Homes> homes)
+    : graph_(graph),
+      plan_(std::move(plan)),
+      stage_(stage),
+      homes_(std::move(homes)),
+      placements_(graph.nodes.size()) {
   uses_.resize(graph.values.size());
   if (!plan_) return;
   device_ = rank % plan_->plan_ngpus;
@@ -154,8 +158,15 @@ OperandUse Distribution::home_in(int value, int stage) const {
   return first != nullptr ? *first : whole;
 }
 
+const Home* Distribution::given(int value) const {
+  if (!homes_) return nullptr;
+  const auto it = homes_->find(graph_.value({value}).name);
+  return it == homes_->end() ? nullptr : &it->second;
+}
+
 OperandUse Distribution::home(int value) const {
   if (!plan_) return whole();
+  if (const Home* known = given(value)) return known->use;
   const OperandUse mine = home_in(value, stage_);
   // Stages that share a weight cut it alike, or not at all.
   for (const Use& u : uses(value))
@@ -208,6 +219,7 @@ std::vector<Shape> Distribution::addends(int value, int* holders) const {
 }
 
 Share Distribution::share(int value) const {
+  if (const Home* known = given(value)) return known->share;
   Share share;
   const auto groups = addends(value, &share.holders);
   std::set<int> reduce;
@@ -232,6 +244,7 @@ Share Distribution::share(int value) const {
 }
 
 std::optional<Shard> Distribution::shard(int value) const {
+  if (const Home* known = given(value)) return known->shard;
   if (!plan_ || plan_->weights != plan::WeightHome::sharded) return std::nullopt;
   const auto& v = graph_.value({value});
   const Shape local = home(value).layout.local_shape(v.type.shape, device_);

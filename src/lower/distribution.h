@@ -21,11 +21,20 @@ struct Shard {
   int64_t whole = 0;  // length of the piece's `dim`
 };
 
+// Where a parameter or buffer rests on this rank.
+struct Home {
+  OperandUse use;
+  Share share;
+  std::optional<Shard> shard;
+};
+using Homes = std::map<std::string, Home>;  // by name
+
 class Distribution {
  public:
-  // `rank` is global; `stage` one of those that run on its device.
+  // `rank` is global; `stage` one of those that run on its device. Weights stay in the homes that
+  // an earlier graph of the plan gave them, if any.
   Distribution(const graph::Graph& graph, std::shared_ptr<const plan::Plan> plan, int rank,
-               int stage);
+               int stage, std::shared_ptr<const Homes> homes);
 
   // What the plan became for this graph: entries of its nodes, notes, warnings.
   const plan::Fitted& fitted() const { return fitted_; }
@@ -77,6 +86,7 @@ class Distribution {
     OperandUse use;
   };
 
+  const Home* given(int value) const;  // by an earlier graph
   int stage_of(const graph::Node& node) const {
     return plan_ ? fitted_.ops[static_cast<size_t>(node.id)].stage : 0;
   }
@@ -97,6 +107,7 @@ class Distribution {
   int device_ = 0, first_rank_ = 0, stage_ = 0, loss_stage_ = 0;
   std::vector<int> alone_{0};
   plan::Fitted fitted_;  // empty without a plan
+  std::shared_ptr<const Homes> homes_;
   mutable std::vector<std::optional<NodePlacement>> placements_;
   std::vector<std::vector<Use>> uses_;  // by value
 };

@@ -141,6 +141,14 @@ Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const Te
   return copied(x, goal, rest);
 }
 
+Ref Exchange::owned(Ref x, const OperandUse& home) {
+  std::vector<int> axes;
+  for (size_t a = 0; a < home.partial.size(); ++a)
+    if (home.partial[a] && home.layout.axes[a].size > 1) axes.push_back(static_cast<int>(a));
+  if (axes.empty() || !tape_.requires_grad(x)) return x;
+  return apply("comm::owned", x, {{"group", group(home.layout, axes)}}, e_.type(x));
+}
+
 Ref Exchange::copied(Ref x, const Layout& layout, const std::vector<int>& axes) {
   if (axes.empty() || !tape_.requires_grad(x)) return x;
   const Ref same = apply("comm::copy", x, {{"grad_group", group(layout, axes)}}, e_.type(x));

@@ -18,6 +18,10 @@ class Exchange {
   // wants, and returns it. Throws a plan Error where only a move between devices would do.
   Ref convert(Ref x, const Layout& from, const OperandUse& use, const TensorType& whole);
 
+  // A weight whose gradients are addends where `home` is partial, for a use that gives whole ones:
+  // of those the first rank's counts.
+  Ref owned(Ref x, const OperandUse& home);
+
   // Global ranks, ascending, of the devices that differ from this one along the axes only.
   Shape group(const Layout& layout, const std::vector<int>& axes) const;
 

@@ -37,7 +37,7 @@ class Lowering {
         options_(options),
         e_(out_.program, options.device, out_.notes),
         tape_(e_, graph.training),
-        where_(graph, options.plan, options.rank, options.stage),
+        where_(graph, options.plan, options.rank, options.stage, options.homes),
         exchange_(tape_, e_, where_.device(), where_.first_rank()) {}
 
   Lowered run() {
@@ -79,10 +79,13 @@ class Lowering {
       made.whole = value.type.shape;
       made.box = piece.box;
     }
-    held_[static_cast<size_t>(id)] = {home, slot, std::move(shard)};
+    held_[static_cast<size_t>(id)] = {home, slot, shard};
+    if (rests && where_.planned())
+      homes_.try_emplace(
+          value.name, Home{home, role == SlotRole::parameter ? where_.share(id) : Share{}, shard});
     if (role == SlotRole::parameter && value.requires_grad) tape_.require_grad(slot);
     if (role == SlotRole::parameter && where_.planned())
-      out_.program.shares.push_back(where_.share(id));
+      out_.program.shares.push_back(homes_.at(value.name).share);
   }
 
   void bind_leaves() {
@@ -146,7 +149,8 @@ class Lowering {
         fmt::format("{} {} {}", value.id, to_string(use.layout), fmt::join(axes, ","));
     const auto known = converted_.find(key);
     if (known != converted_.end()) return known->second;
-    const Ref made = exchange_.convert(slot, held.use.layout, use, type);
+    const Ref made = exchange_.convert(rests ? exchange_.owned(slot, held.use) : slot,
+                                       held.use.layout, use, type);
     converted_.emplace(key, made);
     return made;
   }
@@ -437,6 +441,7 @@ class Lowering {
   void finish() {
     Program& program = out_.program;
     fold_views(program);
+    if (where_.planned()) out_.homes = std::make_shared<const Homes>(std::move(homes_));
     remove_dead_calls(program);
     gather_again(program);
     find_saved(program);
@@ -462,6 +467,7 @@ class Lowering {
   };
   std::vector<Held> held_;  // by value: as it was made
   std::map<std::string, Ref> converted_;
+  Homes homes_;
   std::map<int, std::vector<std::pair<size_t, size_t>>> regions_;
 };
 

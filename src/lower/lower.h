@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lower/distribution.h"
 #include "lower/program.h"
 #include "plan/plan.h"
 
@@ -18,7 +19,8 @@ struct Options {
   // on one device.
   std::shared_ptr<const plan::Plan> plan;
   int rank = 0;
-  int stage = 0;  // of a pipeline: which stage of the rank's
+  int stage = 0;                       // of a pipeline: which stage of the rank's
+  std::shared_ptr<const Homes> homes;  // of the weights, from the first graph under the plan
 };
 
 // A call that executes again under autograd in backward, for want of a derivative rule.
@@ -30,8 +32,9 @@ struct Fallback {
 struct Lowered {
   Program program;
   std::vector<Fallback> fallbacks;
-  std::vector<std::string> notes;     // choices worth a line in the log, each once
-  std::vector<std::string> warnings;  // of those, what the plan did not ask for
+  std::vector<std::string> notes;      // choices worth a line in the log, each once
+  std::vector<std::string> warnings;   // of those, what the plan did not ask for
+  std::shared_ptr<const Homes> homes;  // where weights rest; nullptr without a plan
 };
 
 // Throws a model Error when the loss is not a scalar of a floating type, a plan Error when the plan

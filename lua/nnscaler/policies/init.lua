@@ -1,6 +1,6 @@
 --- Policies: functions (graph, cfg) that say what is split, where it runs and in which order. A
---- policy is a builtin name, a `require` path, a file (FILE.lua returns the function), or a function
---- in the recipe. A file PLAN.json is a plan that was made before.
+--- policy is a builtin name, a `require` path, a file (FILE.lua returns the function), or a
+--- function in the recipe. A file PLAN.json is a plan that was made before.
 local base = require 'nnscaler._C.base'
 local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'

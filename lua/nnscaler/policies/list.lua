@@ -2,8 +2,8 @@
 --- the entries into calls of the graph's acts.
 ---
 ---   { node = n, partition = { input = 0, dim = 0, parts = 2 } }   parts: all devices of the stage
----   { node = n, partition = { { input = 0, dim = 0, parts = 2 }, { input = 0, dim = 1, parts = 2 } },
----     devices = { 0, 1, 2, 3 }, stage = 0, recompute = 'layer 0' }
+---   { node = n, partition = { { input = 0, dim = 0, parts = 2 }, { input = 1, dim = 0, parts = 2 }
+---     }, devices = { 0, 1, 2, 3 }, stage = 0, recompute = 'layer 0' }
 ---   { node = n }                                                  replicated
 ---
 --- Stages ascend in program order; operators with one `recompute` name are one group.
@@ -56,8 +56,8 @@ local function set_stages(graph, of)
     local stage = entry.stage or 0
     if stage ~= last then
       if stage ~= last + 1 or node.id == 0 then
-        refuse(('%s %s#%d is in stage %s after stage %d; expected ascending stages in program order')
-          :format(node.module, node.op, node.ordinal, tostring(stage), last))
+        refuse(('%s %s#%d is in stage %s after stage %d; expected ascending stages in program '
+          .. 'order'):format(node.module, node.op, node.ordinal, tostring(stage), last))
       end
       first[#first + 1], last = node, stage
     end

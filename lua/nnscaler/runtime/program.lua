@@ -55,10 +55,13 @@ function Engine:build(graph, training)
   local shared = self.sharing
   local program = lower.lower(graph, {
     device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
-    stage = shared and shared.stage,
+    stage = shared and shared.stage, first = self.first,
   })
   report(program)
-  if shared and not self.shares then self:take_parts(program) end
+  if shared and not self.shares then
+    self.first = program
+    self:take_parts(program)
+  end
   local mode = training and 'training' or 'evaluation'
   local text, chunk, path = files.obtain(program, {
     folder = self.job.gen_savedir, reuse = self.job.gen_reuse, mode = mode,

@@ -11,7 +11,8 @@ return function(argument)
   package.preload['tests.equivalence.primitives.policy'] = function() return case.policy end
   return compare(base.json_encode {
     model = case.make and 'primitive' or case.model,
-    policy = 'tests.equivalence.primitives.policy', plan = case.plan, world = case.world or case.plan,
+    policy = 'tests.equivalence.primitives.policy', plan = case.plan,
+    world = case.world or case.plan,
     micro_batches = case.micro_batches or 3, pas_config = case.pas_config or {},
   })
 end
