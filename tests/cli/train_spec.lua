@@ -118,13 +118,12 @@ end)
 
 describe('a run that was killed', function()
   local function run(name, arguments, prefix)
-    return nnscaler(('run tests/cli/jobs/gpt.lua eager=true ids=%s/%s.ids '
-      .. 'checkpoint.save_dir=%s/%s --metrics %s/%s.jsonl %s'):format(folder, name, folder,
-      name, folder, name, arguments), prefix)
+    return nnscaler(('run tests/cli/jobs/gpt.lua by_index=true ids=%s/%s.ids '
+      .. 'gen_savedir=%s/gen checkpoint.save_dir=%s/%s --metrics %s/%s.jsonl %s'):format(folder,
+      name, folder, folder, name, folder, name, arguments), prefix)
   end
 
-  local function check(threads, prefix)
-    local set = 'threads=' .. threads
+  local function check(set, prefix)
     local said, code = run('whole', set, prefix)
     assert.equal(0, code, said)
     said, code = run('part', set .. ' signal=9 at=13', prefix)
@@ -143,16 +142,33 @@ describe('a run that was killed', function()
     local ids = lines_of_steps(folder .. '/whole.ids', 1, 20)
     local again = lines_of_steps(folder .. '/part.ids', 1, 20)
     assert.equal(40, #ids)
-    for i = 1, 6 do
+    for i = 1, 6 do -- two micro-batches a step
       assert.equal(again[20 + i], again[26 + i])
     end
     for _ = 1, 6 do table.remove(again, 21) end
     assert.same(ids, again)
   end
 
-  it('continues bit for bit, on one thread', function() check(1) end)
-  it('continues bit for bit, on two threads', function() check(2) end)
-  it('continues bit for bit, without address randomisation', function() check(1, 'setarch -R') end)
+  it('continues bit for bit, on one thread', function() check 'threads=1' end)
+  it('continues bit for bit, on two threads', function() check 'threads=2' end)
+  it('continues bit for bit, without address randomisation', function()
+    check('threads=1', 'setarch -R')
+  end)
+  it('continues bit for bit, on two threads without address randomisation', function()
+    check('threads=2', 'setarch -R')
+  end)
+  it('continues bit for bit, eagerly', function() check 'threads=2 eager=true' end)
+
+  it('is the same as one with other addresses', function()
+    for _, prefix in ipairs { '', 'setarch -R' } do
+      local name = prefix == '' and 'with' or 'without'
+      local said, code = run(name, 'threads=2', prefix)
+      assert.equal(0, code, said)
+    end
+    assert.same(metrics(folder .. '/with.jsonl'), metrics(folder .. '/without.jsonl'))
+    local path = '/0000-0020/model.safetensors'
+    assert.is_true(read(folder .. '/with' .. path) == read(folder .. '/without' .. path))
+  end)
 end)
 
 describe('signals', function()

@@ -1,5 +1,6 @@
 -- Every derivative rule against LibTorch's autograd, in float64 over two draws of shapes and
 -- numbers; what has no rule by way of its fallback.
+local C = require 'nnscaler._C.graph'
 local cases = require 'tests.lua.derivative.cases'
 local harness = require 'tests.lua.derivative.harness'
 local lower = require 'nnscaler._C.lower'
@@ -38,4 +39,23 @@ describe('the derivative of', function()
       end)
     end
   end
+
+  it('is there for these operators of the table', function()
+    local rules, counts = {}, { rule = 0, composite = 0, constant = 0 }
+    for _, rule in ipairs(lower.rules()) do rules[rule.op] = rule.kind end
+    local without = {}
+    local all = C.ops()
+    for _, row in ipairs(all) do
+      local kind = rules[row.name] or rules[row.name:match '^[^.]+']
+      if kind then
+        counts[kind] = counts[kind] + 1
+      elseif not (row.constant or row.random) then -- a trace refuses random ones without a rule
+        without[#without + 1] = row.name:gsub('^aten::', '')
+      end
+    end
+    print(('  %d operators: %d rules, %d made of others, %d without derivative, %d by autograd: %s')
+      :format(#all, counts.rule, counts.composite, counts.constant, #without,
+        table.concat(without, ' ')))
+    assert.is_true(counts.rule > 120)
+  end)
 end)

@@ -4,6 +4,7 @@
 local ffi = require 'ffi' -- os.execute would keep SIGINT away while it runs
 local nnscaler = require 'nnscaler'
 local GPT = require 'nnscaler.models.gpt'
+local nn = require 'nnscaler.nn'
 
 ffi.cdef 'int kill(int, int); int getpid(void);'
 
@@ -13,6 +14,7 @@ local p = nnscaler.params {
   at = { 0, 'after this step' },
   times = { 1, 'so often' },
   validating = { false, 'send it in the evaluation after that step' },
+  by_index = { false, 'a model whose backward accumulates by index' },
 }
 
 local text = nnscaler.data.characters(nnscaler.data.shakespeare,
@@ -23,9 +25,22 @@ local function send(trainer)
   for _ = 1, p.times do ffi.C.kill(ffi.C.getpid(), p.signal) end
 end
 
+-- Beside the GPT's embedding, rows of a table by an index of tensors: many tokens, few rows.
+local ByIndex = nn.class 'ByIndex'
+function ByIndex:init(args)
+  self.gpt = GPT(args)
+  self.table = nn.Parameter { shape = { 3, 16 }, init = nn.init.normal(0, 0.1) }
+end
+function ByIndex:forward(sample)
+  local loss, counts = self.gpt(sample)
+  local rows = self.table[{ sample.x:remainder(3) }]
+  return loss + rows:square():mean(), counts
+end
+
 return {
   model = function()
-    return GPT { vocab = text.vocab, layers = 2, heads = 2, width = 16, block = 16, dropout = 0.1 }
+    local make = p.by_index and ByIndex or GPT
+    return make { vocab = text.vocab, layers = 2, heads = 2, width = 16, block = 16, dropout = 0.1 }
   end,
   dataset = text,
   micro_batch_size = 2, grad_accumulation_steps = 2, max_train_steps = 20, max_val_steps = 2,
