@@ -35,7 +35,11 @@ local function run(changes)
     },
   }
   for _, change in ipairs(changes) do job[change[1]] = change[2] end
-  runs.trainer(job):run()
+  local trainer = runs.trainer(job)
+  for _, level in ipairs { 'debug', 'info', 'warning' } do -- kept lines would count
+    trainer.log[level] = function() end
+  end
+  trainer:run()
   runs.remove(folder)
   return seen
 end

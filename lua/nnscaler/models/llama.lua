@@ -120,8 +120,8 @@ Llama.configs = {
 ---@param a { vocab: integer, layers: integer, heads: integer, width: integer, hidden: integer,
 ---   block: integer, kv_heads?: integer, head_dim?: integer, theta?: number, eps?: number,
 ---   std?: number, tied?: boolean } hidden: inner width of the feed-forward part; block:
----   the longest text, in tokens; theta: base of the rotary frequencies; std: of the first weights; tied: the
----   output layer uses the token embedding
+---   the longest text, in tokens; theta: base of the rotary frequencies; std: of the first weights;
+---   tied: the output layer uses the token embedding
 function Llama:init(a)
   local area = 'models.llama'
   a = check.options(area, a, { vocab = check.none, layers = check.none, heads = check.none,
