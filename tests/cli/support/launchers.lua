@@ -10,7 +10,8 @@ local kTorchrun = ("OMP_NUM_THREADS=1 timeout %%d '%s/bin/torchrun' --no-python"
 -- A port that nobody uses now.
 function M.port()
   local pipe = assert(io.popen(
-    "python3 -c 'import socket; s = socket.socket(); s.bind((\"\", 0)); print(s.getsockname()[1])'"))
+    "python3 -c 'import socket; s = socket.socket(); s.bind((\"\", 0)); "
+      .. "print(s.getsockname()[1])'"))
   local port = pipe:read '*n'
   pipe:close()
   return port
@@ -29,7 +30,9 @@ local function side_by_side(n, seconds, command, variables)
   return table.concat(parts)
 end
 
-local function command(arguments, binary) return ("'%s' %s"):format(binary or shell.binary, arguments) end
+local function command(arguments, binary)
+  return ("'%s' %s"):format(binary or shell.binary, arguments)
+end
 
 M.by_name = {
   mpirun = function(n, arguments, seconds)
