@@ -40,7 +40,7 @@ def child(command, **keywords):
 def ours(preset, threads, steps, extra=()):
     with tempfile.TemporaryDirectory() as folder:
         metrics = os.path.join(folder, "metrics.jsonl")
-        command = [BIN, "run", os.path.join(ROOT, "recipes", "nanogpt.lua"), *PRESETS[preset],
+        command = [BIN, "run", os.path.join(HERE, "gpt.lua"), *PRESETS[preset], f"cpu={folder}/cpu",
                    f"max_train_steps={WARM_UP + steps}", f"threads={threads}", "checkpoint.no_save=true",
                    "max_val_steps=1", f"gen_savedir={folder}/gen", "enable_progress_bar=false",
                    "--metrics", metrics, *extra]
@@ -50,16 +50,18 @@ def ours(preset, threads, steps, extra=()):
         child(command, cwd=folder)
         with open(metrics) as f:
             rows = [json.loads(line) for line in f]
+        with open(os.path.join(folder, "cpu")) as f:
+            cpu = [float(line) for line in f][WARM_UP:]
     rows = [r for r in rows if "step_s" in r]
     times = [r["step_s"] for r in rows[WARM_UP:]]
-    return {"median": statistics.median(times), "first": rows[0]["step_s"], "rss": max(r["rss_bytes"] for r in rows)}
+    return {"median": statistics.median(times), "cpu": statistics.median(cpu), "first": rows[0]["step_s"], "rss": max(r["rss_bytes"] for r in rows)}
 
 
 def torch(preset, threads, steps, compiled):
     command = [sys.executable, TORCH, "--preset", preset, "--threads", str(threads), "--steps", str(steps),
                "--warmup", str(WARM_UP), "--clip", "1.0"] + (["--compile"] if compiled else [])
     row = json.loads(child(command)[0].strip().splitlines()[-1])
-    return {"median": row["median_s"], "first": row["first_step_s"], "rss": row["peak_rss_mib"] * 2**20}
+    return {"median": row["median_s"], "cpu": row["cpu_s"], "first": row["first_step_s"], "rss": row["peak_rss_mib"] * 2**20}
 
 
 def spread(values):
@@ -79,13 +81,20 @@ def main():
         a_rows.append(ours(a.preset, a.threads, a.steps))
         b_rows.append(torch(a.preset, a.threads, a.steps, a.against == "compile"))
         c_rows.append(ours(a.preset, a.threads, a.steps))
-    ratio = [(x["median"] + z["median"]) / 2 / y["median"] for x, y, z in zip(a_rows, b_rows, c_rows)]
-    control = [z["median"] / x["median"] for x, z in zip(a_rows, c_rows)]
+
+    def ratio(key):
+        return spread([(x[key] + z[key]) / 2 / y[key] for x, y, z in zip(a_rows, b_rows, c_rows)])
+
+    def control(key):
+        return spread([z[key] / x[key] for x, z in zip(a_rows, c_rows)])
+
     print(f"{a.preset} GPT, {a.threads} thread(s), {a.rounds} rounds of {a.steps} steps, against PyTorch {a.against}")
     print(f"  step, ours         {statistics.median(x['median'] for x in a_rows) * 1e3:9.3f} ms")
     print(f"  step, PyTorch      {statistics.median(x['median'] for x in b_rows) * 1e3:9.3f} ms")
-    print(f"  ours / PyTorch     {spread(ratio)}")
-    print(f"  control            {spread(control)}")
+    print(f"  ours / PyTorch     {ratio('median')}")
+    print(f"  control            {control('median')}")
+    print(f"  CPU, ours/PyTorch  {ratio('cpu')}")
+    print(f"  CPU, control       {control('cpu')}")
     print(f"  first step         {a_rows[0]['first']:.3f} s, PyTorch {b_rows[0]['first']:.3f} s")
     print(f"  peak resident      {a_rows[0]['rss'] / 2**20:.0f} MiB, PyTorch {b_rows[0]['rss'] / 2**20:.0f} MiB", flush=True)
 
