@@ -56,9 +56,9 @@ local function check(seen)
     assert.equal(first[key], last[key], key .. ' at step 10,000')
   end
   local heap, resident = last.heap - first.heap, last.resident / first.resident - 1
-  print(('  %d tensors of %d bytes, %d references; Lua heap %+.1f KB, compiled traces '
-    .. '%.0f → %.0f KB, resident size %+.2f %%'):format(last.tensors, last.bytes, last.references, heap / 1024,
-    first.traces, last.traces, 100 * resident))
+  print(('  %d tensors of %d bytes, %d references; Lua heap %+.1f KB, resident size %+.2f %%; '
+    .. 'compiled traces %.0f KB, then %.0f KB'):format(last.tensors, last.bytes, last.references,
+    heap / 1024, 100 * resident, first.traces, last.traces))
   assert.is_true(heap <= 64 * 1024, ('the Lua heap grew by %d bytes'):format(heap))
   assert.is_true(resident <= 0.01, ('resident size grew by %.2f %%'):format(100 * resident))
 end
