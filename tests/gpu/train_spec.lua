@@ -1,0 +1,30 @@
+-- Training on a GPU, where LibTorch finds one: the same losses as on the CPU, by both engines.
+local T = require 'nnscaler.tensor'
+local nnscaler = require 'nnscaler'
+local runs = require 'tests.lua.support.runs'
+
+local function losses(device, eager)
+  local text = nnscaler.data.characters(nnscaler.data.shakespeare, { block = 16 })
+  local list = {}
+  runs.trainer {
+    model = { type = 'gpt',
+      args = { vocab = text.vocab, layers = 2, heads = 2, width = 16, block = 16, dropout = 0.1 } },
+    dataset = text, micro_batch_size = 2, max_train_steps = 5, device = device, eager = eager,
+    gen_savedir = '', precision = 'fp64', optimizer = { type = 'adamw', args = { lr = 1e-3 } },
+    hook = { on_step_end = function(_, step, metrics) list[step] = metrics.train_loss end },
+  }:run()
+  return list
+end
+
+describe('training on a GPU', function()
+  for _, eager in ipairs { true, false } do
+    it(eager and 'eagerly' or 'as a generated program', function()
+      if not T.has_cuda() then return pending 'LibTorch finds no GPU here' end
+      local want, got = losses('cpu', true), losses('cuda', eager)
+      assert.equal(5, #got)
+      for step, loss in ipairs(want) do
+        assert.is_true(math.abs(loss - got[step]) <= 1e-9 * loss, ('step %d'):format(step))
+      end
+    end)
+  end
+end)
