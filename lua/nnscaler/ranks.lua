@@ -45,6 +45,22 @@ function M.local_rank() return place().local_rank end
 ---@return integer ranks of this host
 function M.local_world_size() return place().local_size end
 
+local function everybody(communicator)
+  local ranks = {}
+  for r = 0, communicator:size() - 1 do ranks[r + 1] = r end
+  return communicator:group(ranks, { checked = false })
+end
+
+-- From here on ranks hear of each other's failures: from the supervisor, else from rank 0.
+local function watch(found, options)
+  local beat_s = options.heartbeat_s or 1
+  if beat_s > 0 and not launch.is_watched() then
+    local endpoint = found.rank == 0 and launch.host_watch(beat_s) or ''
+    launch.watch(everybody(current()):exchange(endpoint)[1])
+  end
+  launch.limit_calls(options.timeout_s or 600)
+end
+
 --- Joins the ranks that a launcher started; alone or joined already it does nothing.
 ---@param job nnscaler.Job
 function M.join(job)
@@ -55,12 +71,15 @@ function M.join(job)
     backend = options.backend, timeout_s = options.timeout_s,
     join_timeout_s = options.join_timeout_s,
   }
+  if found.size > 1 then watch(found, options) end
 end
 
-local function everybody(communicator)
-  local ranks = {}
-  for r = 0, communicator:size() - 1 do ranks[r + 1] = r end
-  return communicator:group(ranks, { checked = false })
+--- The common end: no rank has failed, and each may leave now.
+function M.finish()
+  local communicator = current()
+  if not communicator or not launch.is_watched() then return end
+  everybody(communicator):barrier()
+  launch.finish()
 end
 
 --- Waits until every rank is here.

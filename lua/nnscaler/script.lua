@@ -17,5 +17,6 @@ return function(file, arguments)
   rawset(_G, 'arg', arg)
   local chunk, message = loadfile(file)
   if not chunk then require 'nnscaler.fail'('usage', 'script.load', message) end
-  return chunk(unpack(arguments))
+  chunk(unpack(arguments))
+  require('nnscaler.ranks').finish()
 end

@@ -11,6 +11,7 @@
 
 #include "bind/bind.h"
 #include "launch/launch.h"
+#include "launch/slot.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -27,12 +28,15 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 // First signal: remembered until the next step boundary. Second: the process ends at once.
 void on_signal(int signal) {
   int none = 0;
-  if (!g_signal.compare_exchange_strong(none, signal)) _exit(128 + signal);
+  if (g_signal.compare_exchange_strong(none, signal)) return;
+  launch::slot().phase = launch::Phase::interrupted;
+  _exit(128 + signal);
 }
 
 int watch_signals(lua_State*) {  // (): from now on SIGINT and SIGTERM only set the flag
   if (g_watching) return 0;
   g_signal = 0;
+  launch::slot();  // made now: the handler only writes it
   struct sigaction action{};
   action.sa_handler = &on_signal;
   action.sa_flags = SA_RESTART;

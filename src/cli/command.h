@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace nns::cli {
 
 enum class Takes { text, integer, number, flag, texts };
@@ -37,6 +39,9 @@ Command test_command();
 Command version_command();
 
 const std::vector<Command>& commands();
+
+// Prints an error: the cause, what to change, then where it happened.
+void report(const Error& error);
 
 // Runs `argv` and returns the exit code; throws nns::Error.
 int dispatch(int argc, char** argv);

@@ -8,6 +8,7 @@
 #include "base/version.h"
 #include "cli/command.h"
 #include "job/value.h"
+#include "launch/link.h"
 #include "script/state.h"
 
 namespace nns::cli {
@@ -172,6 +173,16 @@ void push_given(lua_State* L, const Command& c, const Given& given) {
     }
 }
 
+// An error of a rank is said before anything is torn down: what it holds may wait for the others.
+void call_as_rank(script::State& state, int arguments, int results) {
+  try {
+    state.call(arguments, results);
+  } catch (const Error& e) {
+    launch::leave_failed(e, &report);
+    throw;
+  }
+}
+
 int call_lua(const Command& c, const Given& given) {
   std::fflush(stdout);  // Lua's print does not go through stdio
   script::State state;
@@ -179,7 +190,7 @@ int call_lua(const Command& c, const Given& given) {
   state.require("nnscaler.commands." + c.name);
   lua_getfield(L, -1, given.help ? "help" : "run");
   push_given(L, c, given);
-  state.call(1, 1);
+  call_as_rank(state, 1, 1);
   return static_cast<int>(lua_tointeger(L, -1));
 }
 
@@ -193,7 +204,7 @@ int run_script(int argc, char** argv) {  // argv: nnscaler FILE.lua arguments…
   push_strings(L, {argv + 2, argv + argc});
   script::push_string(L, file);
   lua_insert(L, -2);
-  state.call(2, 0);
+  call_as_rank(state, 2, 0);
   return 0;
 }
 

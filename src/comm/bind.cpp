@@ -12,6 +12,7 @@
 #include "comm/backend.h"
 #include "comm/group.h"
 #include "comm/local.h"
+#include "launch/slot.h"
 #include "script/library.h"
 #include "script/state.h"
 #include "tensor/box.h"
@@ -20,6 +21,8 @@
 namespace nns::comm {
 namespace {
 
+using launch::Operation;
+using launch::Waiting;
 using script::check_int;
 using script::check_string;
 using script::guarded;
@@ -45,6 +48,10 @@ Group& group_at(lua_State* L) {
   door.group->set_checked(door.checked);
   return *door.group;
 }
+// What others are told while this rank is in the call.
+Waiting in_operation(lua_State* L, Operation operation) {
+  return Waiting(operation, script::check_object<GroupDoor>(L, 1, kGroup).group->note());
+}
 Communicator& communicator_at(lua_State* L) {
   return *script::check_object<CommunicatorPtr>(L, 1, kCommunicator);
 }
@@ -58,17 +65,20 @@ Reduce reduce_at(lua_State* L, int index) {
 // ---------------------------------------------------------------------------------------
 
 int group_all_reduce(lua_State* L) {  // (group, tensor [, 'sum'|'max'|'min']) → tensor, in place
+  const Waiting waiting = in_operation(L, Operation::all_reduce);
   at::Tensor t = check_real(L, 2);
   group_at(L).all_reduce(t, reduce_at(L, 3));
   lua_pushvalue(L, 2);
   return 1;
 }
 int group_all_reduce_async(lua_State* L) {  // (group, tensor [, reduce]) → handle
+  const Waiting waiting = in_operation(L, Operation::all_reduce);
   at::Tensor t = check_real(L, 2);
   script::push_object<HandlePtr>(L, kHandle, group_at(L).all_reduce_async(t, reduce_at(L, 3)));
   return 1;
 }
 int handle_wait(lua_State* L) {  // (handle): returns when the tensor is reduced
+  const Waiting waiting(Operation::all_reduce, launch::note_group("a call under way"));
   script::check_object<HandlePtr>(L, 1, kHandle)->wait();
   return 0;
 }
@@ -77,39 +87,47 @@ int handle_done(lua_State* L) {  // (handle) → whether `wait` would return at 
   return 1;
 }
 int group_all_gather(lua_State* L) {  // (group, tensor, dim, whole)
+  const Waiting waiting = in_operation(L, Operation::all_gather);
   tensor::push(L, group_at(L).all_gather(check_real(L, 2), check_int(L, 3), check_int(L, 4)));
   return 1;
 }
 int group_reduce_scatter(lua_State* L) {  // (group, tensor, dim)
+  const Waiting waiting = in_operation(L, Operation::reduce_scatter);
   tensor::push(L, group_at(L).reduce_scatter(check_real(L, 2), check_int(L, 3)));
   return 1;
 }
 int group_all_to_all(lua_State* L) {  // (group, tensor, dim, from, whole)
+  const Waiting waiting = in_operation(L, Operation::all_to_all);
   tensor::push(L, group_at(L).all_to_all(check_real(L, 2), check_int(L, 3), check_int(L, 4),
                                          check_int(L, 5)));
   return 1;
 }
 int group_broadcast(lua_State* L) {  // (group, tensor, root) → tensor, in place
+  const Waiting waiting = in_operation(L, Operation::broadcast);
   at::Tensor t = check_real(L, 2);
   group_at(L).broadcast(t, static_cast<int>(check_int(L, 3)));
   lua_pushvalue(L, 2);
   return 1;
 }
 int group_send(lua_State* L) {  // (group, tensor, peer)
+  const Waiting waiting = in_operation(L, Operation::send);
   group_at(L).send(check_real(L, 2), static_cast<int>(check_int(L, 3)));
   return 0;
 }
 int group_recv(lua_State* L) {  // (group, tensor, peer) → tensor, filled
+  const Waiting waiting = in_operation(L, Operation::recv);
   at::Tensor t = check_real(L, 2);
   group_at(L).recv(t, static_cast<int>(check_int(L, 3)));
   lua_pushvalue(L, 2);
   return 1;
 }
 int group_barrier(lua_State* L) {
+  const Waiting waiting = in_operation(L, Operation::barrier);
   group_at(L).barrier();
   return 0;
 }
 int group_exchange(lua_State* L) {  // (group, text) → list of texts
+  const Waiting waiting = in_operation(L, Operation::exchange);
   const auto all = group_at(L).exchange(check_string(L, 2));
   lua_createtable(L, static_cast<int>(all.size()), 0);
   for (size_t i = 0; i < all.size(); ++i) {

@@ -9,6 +9,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "launch/slot.h"
 #include "lower/layout.h"
 
 namespace nns::comm {
@@ -92,6 +93,11 @@ class CopyBack : public Handle {
 };
 
 }  // namespace
+
+Group::Group(std::vector<int> ranks, int position)
+    : ranks_(std::move(ranks)),
+      position_(position),
+      note_(launch::note_group(fmt::format("{}", fmt::join(ranks_, ",")))) {}
 
 std::string Group::call_text(const char* operation, const at::Tensor& like) {
   if (!like.defined()) return fmt::format("{} #{}", operation, calls_++);

@@ -29,7 +29,7 @@ class Handle {
 
 class Group {
  public:
-  Group(std::vector<int> ranks, int position) : ranks_(std::move(ranks)), position_(position) {}
+  Group(std::vector<int> ranks, int position);
   virtual ~Group() = default;
   Group(const Group&) = delete;
   Group& operator=(const Group&) = delete;
@@ -39,6 +39,8 @@ class Group {
   int position() const { return position_; }  // of this rank in `ranks`
   // Payload bytes this rank has sent through the group.
   int64_t bytes_sent() const { return bytes_sent_; }
+  // Number of this group for launch::Waiting.
+  uint32_t note() const { return note_; }
   // Compares each further collective of this group between the ranks before it starts.
   void set_checked(bool checked) { checked_ = checked; }
 
@@ -84,6 +86,7 @@ class Group {
 
   std::vector<int> ranks_;
   int position_;
+  uint32_t note_;
   int64_t bytes_sent_ = 0;
   uint64_t calls_ = 0;
   bool checked_ = false;

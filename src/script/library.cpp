@@ -9,6 +9,7 @@
 
 #include "base/file.h"
 #include "bind/bind.h"
+#include "launch/link.h"
 
 namespace nns::script {
 namespace {
@@ -175,6 +176,11 @@ int exit_process(lua_State* L) {
   else if (!lua_isnoneornil(L, 1))
     code = static_cast<int>(check_int(L, 1));
   std::fflush(nullptr);
+  // The others would wait for this rank for ever.
+  launch::leave_failed(
+      Error(ErrorKind::state, fmt::format("[run.exit] os.exit({}) before the common end", code),
+            "let every rank return from the run; trainer:stop() ends it early on all"),
+      nullptr);
   // In a rank that is a thread others still compute: no destructor of the process may run.
   if (::getpid() != ::gettid()) ::_exit(code);
   lua_close(State::of(L).raw());

@@ -41,10 +41,25 @@ local function ranks_to_start(opts)
   return 1
 end
 
+-- Starts the ranks as processes: each is this command without -n.
+local function supervise(opts, comm, count)
+  local arguments = { 'run', opts.job }
+  for _, change in ipairs(opts.changes) do arguments[#arguments + 1] = change end
+  for _, name in ipairs { 'metrics', 'log_level' } do
+    if opts[name] then
+      arguments[#arguments + 1] = '--' .. name:gsub('_', '-')
+      arguments[#arguments + 1] = opts[name]
+    end
+  end
+  return launch.supervise { ranks = count, beat_s = comm.heartbeat_s, arguments = arguments,
+    program = require('nnscaler._C.base').executable, meets_by_tcp = comm.backend == 'gloo' }
+end
+
 --- Trains; returns the exit code.
 ---@param opts nnscaler.run.Opts
 ---@return integer
 function M.run(opts)
+  launch.report_to_supervisor()
   local count = ranks_to_start(opts)
   if count > 1 then ranks.expect(count) end
   local loaded = M.load(opts)
@@ -55,8 +70,10 @@ function M.run(opts)
   ranks.expect(nil)
   if count == 1 then
     require('nnscaler.trainer').new(loaded):run()
+    ranks.finish()
     return 0
   end
+  if loaded.comm.backend ~= 'local' then return supervise(opts, loaded.comm, count) end
   local comm, base = require 'nnscaler._C.comm', require 'nnscaler._C.base'
   comm.run_local(count, 'nnscaler.commands.run_rank', base.json_encode(opts))
   return 0

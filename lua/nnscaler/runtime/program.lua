@@ -4,6 +4,7 @@ local C = require 'nnscaler._C.runtime'
 local comm = require 'nnscaler.runtime.comm'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
+local launch = require 'nnscaler._C.launch'
 local log = require('nnscaler.log').logger 'nnscaler.program'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
@@ -281,6 +282,7 @@ end
 -- Forward of a micro-batch; what backward needs is kept in the returned table. An idle one only
 -- keeps step with other units.
 function Engine:forward(sample, step, micro, idle)
+  launch.at_phase 'forward'
   local args, n_args = sample_of.arguments(self.job, sample)
   args.n = n_args
   local program = self.training:get(args, true)
@@ -309,6 +311,7 @@ function Engine:backward(pass)
   if not program.backward or (empty and not (shared and (shared.staged or shared.lockstep))) then
     drop(pass.saved)
   else
+    launch.at_phase 'backward'
     context.step, context.micro = pass.step, pass.micro
     local seed = pass.loss and self:seed_of(pass.loss, pass.n)
     if empty then

@@ -3,6 +3,7 @@ local base = require 'nnscaler._C.base'
 local batches = require 'nnscaler.trainer.batches'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.trainer.format'
+local launch = require 'nnscaler._C.launch'
 local process = require 'nnscaler._C.process'
 
 local M = {}
@@ -14,6 +15,7 @@ local M = {}
 function M.run(t)
   if not t.val_loader then return nil end
   local started, hooks = base.clock(), t.hooks
+  launch.at_phase 'evaluation'
   hooks:fire('on_val_start', t)
   local count = t.val_loader.per_epoch
   if t.args.max_val_steps then count = math.min(count, t.args.max_val_steps * t.span.per_step) end

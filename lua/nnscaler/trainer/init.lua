@@ -8,6 +8,7 @@ local log = require 'nnscaler.log'
 local loop = require 'nnscaler.trainer.loop'
 local plot = require 'nnscaler.plot'
 local process = require 'nnscaler._C.process'
+local ranks = require 'nnscaler.ranks'
 local setup = require 'nnscaler.trainer.setup'
 
 local M = {}
@@ -115,7 +116,10 @@ function Trainer:run()
   local finalized, second = xpcall(finalize, with_traceback, self)
   if not ok then error(err, 0) end
   if not finalized then error(second, 0) end
-  if self.signal then os.exit(128 + self.signal, true) end
+  if self.signal then
+    ranks.finish()
+    os.exit(128 + self.signal, true)
+  end
   return { step = self.step, epoch = self.epoch, reason = reason, train_loss = self.train_loss,
     val_loss = self.val_loss, best_loss = self.best_loss }
 end

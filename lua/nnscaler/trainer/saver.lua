@@ -5,6 +5,7 @@ local batches = require 'nnscaler.trainer.batches'
 local checkpoint = require 'nnscaler.checkpoint'
 local format = require 'nnscaler.trainer.format'
 local gather = require 'nnscaler.trainer.gather'
+local launch = require 'nnscaler._C.launch'
 local paths = require 'nnscaler._C.checkpoint'
 
 local M = {}
@@ -47,6 +48,7 @@ end
 ---@param t nnscaler.Trainer
 function M.save(t)
   local options, loss = t.args.checkpoint, quality(t)
+  launch.at_phase 'save'
   local shown = loss or t.train_loss
   t:say('info', 'Saving checkpoint after %d steps with loss=%s.', t.step, format.short(shown))
   local epoch = batches.position(t.span, t.step - 1)

@@ -3,6 +3,7 @@ local base = require 'nnscaler._C.base'
 local batches = require 'nnscaler.trainer.batches'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.trainer.format'
+local launch = require 'nnscaler._C.launch'
 local process = require 'nnscaler._C.process'
 
 local M = {}
@@ -64,6 +65,7 @@ end
 ---@return table<string, number> metrics, table aggregated what the engine returned
 function M.run(t)
   local hooks, started = t.hooks, base.clock()
+  launch.at_step(t.step + 1)
   hooks:fire('on_step_start', t, t.step + 1)
   hooks:fire('before_zero_grad', t)
   t.engine:zero_grad()
@@ -74,6 +76,7 @@ function M.run(t)
   local result = t.engine:train_step(samples, { step = t.step, seed = t.seed })
   hooks:fire('on_train_step_end', t, result.outputs)
   hooks:fire('after_aggregate_train_step_outputs', t, result, result.loss)
+  launch.at_phase 'update'
   local gnorm, lr = update(t, result)
   local ended = base.clock()
   local metrics = {

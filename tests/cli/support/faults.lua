@@ -1,0 +1,76 @@
+-- Runs tests/cli/jobs/fault.lua and measures how a fault ends: when, with which words, and what is
+-- left behind.
+local base = require 'nnscaler._C.base'
+local launchers = require 'tests.cli.support.launchers'
+local shell = require 'tests.cli.support.shell'
+
+local M = {}
+
+---@class Outcome
+---@field said string what all ranks wrote
+---@field code integer of the launcher
+---@field seconds number from the fault to the end of the last process
+---@field left string processes that are left
+
+--- Lets a rank fail. Options are parameters of the job.
+---@param launcher string
+---@param n integer
+---@param options string 'fault=kill where=forward who=1 at=3'
+---@return Outcome
+function M.run(launcher, n, options)
+  local folder, remove = shell.folder()
+  local command = ('run tests/cli/jobs/fault.lua folder=%s %s'):format(folder, options)
+  local said, code = launchers.run(launcher, n, command, 100)
+  local clock = shell.run 'date +%s.%N'
+  local fault = base.file_exists(folder .. '/fault')
+    and tonumber((base.file_read(folder .. '/fault'))) or nil
+  -- A launcher may leave before the last of what it killed.
+  local left
+  for _ = 1, 20 do
+    left = shell.run(("pgrep -af '[f]older=%s' || true"):format(folder))
+    if left == '' then break end
+    shell.run 'sleep 0.1'
+  end
+  remove()
+  return { said = said, code = code, seconds = fault and tonumber(clock) - fault, left = left }
+end
+
+-- What tells the cause, by fault.
+local words = {
+  kill = { 'rank %d was lost in ([^:]+): its process ended without a word' },
+  stop = { 'rank %d was lost in ([^:]+): it is silent for 10 s' },
+  lua = { 'error: rank %d, ([^:]+): [^\n]*boom in Lua' },
+  cpp = { 'error: rank %d, ([^:]+): [^\n]*mat1 and mat2 shapes cannot be multiplied' },
+  exit = { '%%[run.exit%%] os.exit%%(0%%) before the common end' },
+}
+
+--- Lets a rank fail and checks everything: all leave in time, non-zero, one of them names the cause,
+--- every other rank says in one line why it leaves, and nothing is left.
+---@param launcher string
+---@param n integer
+---@param fault string
+---@param where string
+---@param who? integer
+function M.check(launcher, n, fault, where, who)
+  who = who or 1
+  local o = M.run(launcher, n, ('fault=%s where=%s who=%d'):format(fault, where, who))
+  local text = ('%s\ncode %s, after %s s'):format(o.said, o.code, tostring(o.seconds))
+  assert.is_truthy(o.seconds, text)
+  assert.is_true(o.code ~= 0 and o.code ~= 124, text)
+  assert.is_true(o.seconds <= 15, text)
+  assert.equal('', o.left)
+  local at = o.said:match(words[fault][1]:format(who))
+  assert.is_truthy(at, text)
+  local phase = ({ forward = 'forward', save = 'save', long = 'forward' })[where]
+  if fault ~= 'exit' then
+    assert.matches('step 3', at, 1, true)
+    if phase then assert.matches(phase, at, 1, true) end
+    if where == 'collective' then assert.matches('of ranks', at, 1, true) end
+  end
+  local _, others = o.said:gsub('leaves in step 3[^\n]*rank ' .. who, '')
+  local expected = n - 1
+  -- The supervisor says what a lost rank cannot; elsewhere rank 0 does, or the lost rank 0's peers.
+  assert.equal(expected, others, text)
+end
+
+return M

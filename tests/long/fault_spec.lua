@@ -1,0 +1,35 @@
+--- Every fault, in every place, under every way of starting ranks, on 2 and 4 ranks.
+local faults = require 'tests.cli.support.faults'
+
+local launchers = { 'mpirun', 'torchrun', 'nnscaler run -n', 'variables set by hand' }
+local cases = {}
+for _, fault in ipairs { 'kill', 'stop' } do
+  for _, where in ipairs { 'forward', 'collective', 'long', 'save' } do
+    cases[#cases + 1] = { fault, where }
+  end
+end
+for _, fault in ipairs { 'lua', 'cpp', 'exit' } do
+  for _, where in ipairs { 'forward', 'save' } do cases[#cases + 1] = { fault, where } end
+end
+
+describe('a rank that fails takes all with it', function()
+  for _, launcher in ipairs(launchers) do
+    for _, n in ipairs { 2, 4 } do
+      for _, case in ipairs(cases) do
+        for _, who in ipairs { 0, 1 } do
+          it(('%s, %d ranks: %s in %s, rank %d'):format(launcher, n, case[1], case[2], who),
+            function() faults.check(launcher, n, case[1], case[2], who) end)
+        end
+      end
+    end
+  end
+end)
+
+describe('a step of 30 s', function()
+  it('is waited for', function()
+    for _, launcher in ipairs { 'nnscaler run -n', 'variables set by hand' } do
+      local o = faults.run(launcher, 2, 'fault=sleep where=forward seconds=30')
+      assert.equal(0, o.code, o.said)
+    end
+  end)
+end)
