@@ -1,5 +1,6 @@
 --- The ranks of a run as scripts see them, and how a process becomes one: by what its launcher put
 --- into the environment. Ranks are processes, or with `comm.backend = 'local'` threads of one.
+local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local launch = require 'nnscaler._C.launch'
 
@@ -67,11 +68,44 @@ function M.join(job)
   local found = place()
   if found.launcher == 'none' or current() then return end
   local options = job.comm or {}
+  local limit = options.timeout_s or 600
   require('nnscaler._C.comm').connect {
-    backend = options.backend, timeout_s = options.timeout_s,
-    join_timeout_s = options.join_timeout_s,
+    backend = options.backend, join_timeout_s = options.join_timeout_s,
+    -- The watch speaks first: it says who waits for what.
+    timeout_s = options.heartbeat_s ~= 0 and limit + 30 or limit,
   }
   if found.size > 1 then watch(found, options) end
+end
+
+-- What may differ between the ranks of a job.
+local own = { metrics = true, threads = true, device = true, log_level = true }
+
+local function shown(line) return line and line:match '^%s*(.*)$' or 'nothing' end
+
+local function lines_of(text)
+  local list, key = {}, ''
+  for line in text:gmatch '[^\n]+' do
+    key = line:match '^([%w_]+):' or key
+    if not own[key] then list[#list + 1] = line end
+  end
+  return list
+end
+
+--- Raises when ranks were given different jobs or are of different versions; says which key.
+---@param job nnscaler.Job
+function M.agree(job)
+  local mine = base.version .. '\n' .. table.concat(lines_of(job:text()), '\n')
+  local all = M.exchange(mine)
+  for r, theirs in ipairs(all) do
+    if theirs ~= all[1] then
+      local a, b = lines_of(all[1]), lines_of(theirs)
+      local i = 1
+      while a[i] == b[i] do i = i + 1 end
+      fail('usage', 'comm.job', ("the ranks were given different jobs: rank 0 has '%s', rank %d "
+        .. "has '%s'"):format(shown(a[i]), r - 1, shown(b[i])),
+        'start all ranks with the same command line and the same files')
+    end
+  end
 end
 
 --- The common end: no rank has failed, and each may leave now.

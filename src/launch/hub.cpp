@@ -176,6 +176,14 @@ void Hub::advance(double now) {
   send_away(true);
 }
 
+void Hub::beat(double now) {
+  if (beat_s_ <= 0 || now - sent_ < beat_s_) return;
+  sent_ = now;
+  const json message{{"type", "beat"}, {"at", describe(slot())}};
+  for (auto& peer : peers_)
+    if (peer->connection.open() && peer->rank >= 0) peer->connection.send(message);
+}
+
 void Hub::check_silence(double now) {
   if (beat_s_ <= 0) return;
   const double limit = kSilentBeats * beat_s_;
@@ -240,6 +248,7 @@ void Hub::step(double wait_s) {
   for (size_t i = 0; i < order.size(); ++i)
     if (files[i + 1].revents != 0) hear(*order[i]);
   if (files[0].revents != 0) accept_new();
+  beat(now);
   if (state_ == State::watching) {
     check_silence(now);
     check_slow(now);

@@ -59,6 +59,7 @@ class Hub {
   void hear(Peer& peer);
   void take(Peer& peer, const nlohmann::json& message);
   void lose(Peer& peer, const std::string& why);
+  void beat(double now);
   void check_silence(double now);
   void check_slow(double now);
   void advance(double now);
@@ -71,7 +72,7 @@ class Hub {
   std::string token_;
   std::vector<std::unique_ptr<Peer>> peers_;
   std::optional<Verdict> verdict_, held_;
-  double held_until_ = 0, state_until_ = 0, warned_ = 0;
+  double held_until_ = 0, state_until_ = 0, warned_ = 0, sent_ = 0;
   State state_ = State::watching;
   int signal_ = 0, signals_ = 0;
 };

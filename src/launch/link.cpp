@@ -49,11 +49,12 @@ class Link {
   int hub_process_ = 0, hub_rank_ = -1;
   const Slot* hub_slot_ = nullptr;
   std::string hub_at_;
+  std::string overdue_;  // what this thread has told the hub of a call
 
   std::mutex mutex_;  // of what the main thread asks and is told
   std::condition_variable changed_;
   json to_send_ = json::array();
-  bool speak_ = false, leave_ = false, failing_ = false, closed_ = false;
+  bool speak_ = false, leave_ = false, closed_ = false;
   std::atomic<bool> ended_{false};
   std::thread thread_;
 };
@@ -116,6 +117,12 @@ void Link::take(const json& message) {
   } else if (type == "signal") {
     kill(getpid(), message.value("number", SIGTERM));
   } else if (type == "speak") {
+    // The main thread is in the call that takes too long.
+    if (!overdue_.empty()) {
+      log::error("nnscaler.launch", "{}: {}", describe(slot()), overdue_);
+      connection_.send({{"type", "said"}});
+      return;
+    }
     const std::lock_guard lock(mutex_);
     speak_ = true;
     changed_.notify_all();
@@ -126,6 +133,7 @@ void Link::take(const json& message) {
     leave_ = true;
     changed_.notify_all();
     if (speak_) return;  // the main thread prints, and leaves by itself
+    if (!overdue_.empty()) _exit(1);
     leave(message.value("why", ""), message.value("code", 1));
   }
 }
@@ -149,11 +157,9 @@ void Link::check_call(double now) {
     return;
   }
   const double limit = call_limit_;
-  if (limit <= 0 || now - call_since_ < limit || failing_) return;
-  failing_ = true;
-  connection_.send({{"type", "fail"},
-                    {"text", fmt::format("a call took longer than {} s (comm.timeout_s)", limit)},
-                    {"code", 1}});
+  if (limit <= 0 || now - call_since_ < limit || !overdue_.empty()) return;
+  overdue_ = fmt::format("a call took longer than {} s (comm.timeout_s)", limit);
+  connection_.send({{"type", "fail"}, {"text", overdue_}, {"code", 1}});
 }
 
 void Link::run() {

@@ -18,9 +18,9 @@ describe('a rank that fails takes all with it', function()
 
   it('but a slow one is waited for', function()
     local o = faults.run('nnscaler run -n', 2,
-      'fault=sleep where=forward seconds=6 comm.heartbeat_s=0.1')
+      'fault=sleep where=forward seconds=15 comm.heartbeat_s=0.3')
     assert.equal(0, o.code, o.said)
-    assert.matches('rank 1 is slow: it has been in step 3, forward for %d s, and rank 0 waits in '
+    assert.matches('rank 1 is slow: it has been in step 3, forward for %d+ s, and rank 0 waits in '
       .. 'step 3', o.said)
   end)
 
@@ -41,7 +41,7 @@ describe('the supervisor', function()
     local said, code = launchers.run('nnscaler run -n', 2,
       'run recipes/quickstart.lua no_such=1')
     assert.equal(2, code, said)
-    local _, times = said:gsub('no_such', '')
+    local _, times = said:gsub('unknown key', '')
     assert.equal(1, times, said)
   end)
 

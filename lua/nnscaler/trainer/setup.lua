@@ -117,6 +117,7 @@ end
 function M.build(t)
   local job = t.args
   ranks.join(job)
+  ranks.agree(job)
   t.sharing = sharing.new(job)
   if t.sharing then
     t.rank, t.world_size = t.sharing.rank, t.sharing.size

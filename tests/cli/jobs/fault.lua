@@ -17,6 +17,9 @@ local step, pids = 0, {}
 
 local function shell(command, ...) os.execute(command:format(...)) end
 
+-- A process that outlives its rank must not hold the pipe of who reads what it says.
+local quiet = 'exec >/dev/null 2>&1; '
+
 local function note() shell('date +%%s.%%N > %s/fault', p.folder) end
 
 local signals = { kill = 'KILL', stop = 'STOP' }
@@ -28,7 +31,7 @@ local faults = {
   lua = function() error 'boom in Lua' end,
   cpp = function() return nnscaler.tensor.zeros({ 2, 3 }):matmul(nnscaler.tensor.zeros { 2, 3 }) end,
   exit = function() os.exit(0) end,
-  sleep = function() shell('sleep %d', p.seconds) end,
+  sleep = function() shell(quiet .. 'sleep %d', p.seconds) end,
 }
 
 local function mine(where) return p.where == where and rank == p.who and step == p.at end
@@ -56,14 +59,14 @@ return {
       note()
       faults[p.fault]()
     elseif mine 'long' then -- stopped from outside after a while
-      shell('{ (sleep 2; date +%%s.%%N > %s/fault; kill -%s %d) & sleep %d; } >/dev/null 2>&1', p.folder,
+      shell(quiet .. '(sleep 2; date +%%s.%%N > %s/fault; kill -%s %d) & sleep %d', p.folder,
         signals[p.fault], pids[rank + 1], p.seconds)
     elseif p.where == 'collective' and step == p.at
       and rank == (p.who + 1) % nnscaler.world_size() then
       -- By then the other is in the all-reduce that waits for this rank.
       shell 'sleep 1'
       note()
-      shell('{ kill -%s %d; sleep 30; } >/dev/null 2>&1', signals[p.fault], pids[p.who + 1])
+      shell(quiet .. 'kill -%s %d; sleep 30', signals[p.fault], pids[p.who + 1])
     end
     return sample
   end,

@@ -1,5 +1,6 @@
 -- Runs tests/cli/jobs/fault.lua and measures how a fault ends: when, with which words, and what is
 -- left behind.
+local assert = require 'luassert'
 local base = require 'nnscaler._C.base'
 local launchers = require 'tests.cli.support.launchers'
 local shell = require 'tests.cli.support.shell'
