@@ -1,5 +1,4 @@
 --- What happens when a rank dies, stops or fails: a selection; all of them are in tests/long.
-local base = require 'nnscaler._C.base'
 local faults = require 'tests.cli.support.faults'
 local launchers = require 'tests.cli.support.launchers'
 local shell = require 'tests.cli.support.shell'
@@ -47,9 +46,10 @@ describe('the supervisor', function()
 
   for times, code in ipairs { 130, 130 } do
     it(('gives on Ctrl-C: %d'):format(times), function()
-      local command = ("'%s' run recipes/nanogpt.lua preset=tiny -n 2 threads=1 max_train_steps=1000000 "
-        .. 'val_every_n_train_steps=1000000 checkpoint.every_n_train_steps=1000000 '
-        .. 'checkpoint.save_dir=%s/c gen_savedir=%s/g log_progress_every_n_train_steps=1')
+      local command = ("'%s' run recipes/nanogpt.lua preset=tiny -n 2 threads=1 "
+        .. 'max_train_steps=1000000 val_every_n_train_steps=1000000 '
+        .. 'checkpoint.every_n_train_steps=1000000 checkpoint.save_dir=%s/c gen_savedir=%s/g '
+        .. 'log_progress_every_n_train_steps=1')
         :format(shell.binary, folder, folder)
       -- `timeout` sends SIGINT to the supervisor alone, as a terminal does.
       local said, got = shell.run(([[

@@ -49,6 +49,7 @@ describe('ranks as processes', function()
     { 'mpirun', 2, 'dp' }, { 'mpirun', 2, 'tp' }, { 'mpirun', 2, 'pp' }, { 'mpirun', 4, 'hybrid' },
     { 'torchrun', 2, 'tp' }, { 'torchrun of two nodes', 4, 'hybrid' },
     { 'variables set by hand', 2, 'pp' }, { "Slurm's variables", 2, 'dp' },
+    { 'nnscaler run -n', 2, 'fsdp' }, { 'nnscaler run -n', 4, 'hybrid' },
   } do
     it(('train as one does: %s, %d ranks, %s'):format(unpack(case)), function()
       local name = 'case' .. i

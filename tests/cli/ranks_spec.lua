@@ -1,11 +1,12 @@
---- `nnscaler run -n N`: several ranks give the losses and norms of one, under every policy that
---- runs today, and go on from each other's checkpoints.
+--- `nnscaler run -n N` with ranks as threads: the losses and norms of one rank, under every policy
+--- that runs today; they go on from each other's checkpoints.
 local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
 local folder, remove = shell.folder()
 local job = 'recipes/nanogpt.lua preset=tiny layers=2 width=32 block=16 precision=fp64 '
-  .. 'max_val_steps=2 global_batch_size=8 dropout=0.1 threads=1'
+  .. 'max_val_steps=2 global_batch_size=8 dropout=0.1 threads=1 '
+  .. 'comm.backend=local'
 
 local function train(name, more)
   local out, code = shell.nnscaler(('run %s checkpoint.save_dir=%s/%s gen_savedir=%s/%s.gen '

@@ -29,7 +29,10 @@ local faults = {
   kill = function() shell('kill -KILL %d', pids[rank + 1]) end,
   stop = function() shell('kill -STOP %d', pids[rank + 1]) end,
   lua = function() error 'boom in Lua' end,
-  cpp = function() return nnscaler.tensor.zeros({ 2, 3 }):matmul(nnscaler.tensor.zeros { 2, 3 }) end,
+  cpp = function()
+    local x = nnscaler.tensor.zeros { 2, 3 }
+    return x:matmul(x)
+  end,
   exit = function() os.exit(0) end,
   sleep = function() shell(quiet .. 'sleep %d', p.seconds) end,
 }

@@ -30,9 +30,7 @@ local function side_by_side(n, seconds, command, variables)
   return table.concat(parts)
 end
 
-local function command(arguments, binary)
-  return ("'%s' %s"):format(binary or shell.binary, arguments)
-end
+local function command(arguments) return ("'%s' %s"):format(shell.binary, arguments) end
 
 M.by_name = {
   mpirun = function(n, arguments, seconds)

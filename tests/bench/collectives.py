@@ -1,0 +1,53 @@
+"""Host cost of an all-reduce on two ranks: our communicator beside bare Open MPI and Gloo.
+
+    tests/bench/collectives.py --rounds 3
+
+The bare programs are shared/bench/collectives. Rounds alternate; printed are medians over rounds of
+the median call, and the ratio of paired rounds.
+"""
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+from compare import BIN, ROOT, SHARED, child, spread
+
+BARE = os.path.join(SHARED, "bench", "collectives")
+SIZES = [1024, 1 << 20, 64 << 20]
+MPIRUN = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", "2"]
+TORCHRUN = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--standalone", "--nproc-per-node", "2"]
+
+
+def medians(command):
+    out, _ = child(command, env=dict(os.environ, OMP_NUM_THREADS="1"))
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return {r["bytes"]: r["median_us"] for r in rows if r.get("op", "all_reduce") == "all_reduce"}
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--rounds", type=int, default=3)
+    a = p.parse_args()
+    script = os.path.join(ROOT, "tests", "bench", "all_reduce.lua")
+    with tempfile.TemporaryDirectory() as folder:
+        bare = os.path.join(folder, "bench_mpi")
+        subprocess.run(["mpicc", "-O2", os.path.join(BARE, "bench_mpi.c"), "-o", bare], check=True)
+        pairs = {
+            "mpi": ([*MPIRUN, BIN, script], [*MPIRUN, bare]),
+            "gloo": ([*TORCHRUN, "--no-python", BIN, script],
+                     [*TORCHRUN, os.path.join(BARE, "bench_coll.py"), "--seconds", "1.5"]),
+        }
+        for name, (ours, theirs) in pairs.items():
+            rows = [(medians(ours), medians(theirs)) for _ in range(a.rounds)]
+            for size in SIZES:
+                mine, bare_us = [r[0][size] for r in rows], [r[1][size] for r in rows]
+                print(f"{name:5} all-reduce of {size:>9} bytes: ours {statistics.median(mine):10.1f} µs, "
+                      f"bare {statistics.median(bare_us):10.1f} µs, ratio {spread([x / y for x, y in zip(mine, bare_us)])}",
+                      flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Step times on two ranks beside PyTorch's, alternating on one machine.
+
+    tests/bench/ranks.py --preset tiny --policy dp --rounds 5 --steps 100
+
+dp is compared with DDP, fsdp with FSDP2, pp with 1F1B of torch.distributed.pipelining (4
+micro-batches); tp has no counterpart there. All on one thread a rank, PyTorch over Gloo, ours over
+the back end of the launcher. Each round runs ours, PyTorch and ours again; the second of ours
+against the first is the control. Ratios are of medians over a round.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+
+from compare import BIN, PRESETS, ROOT, SHARED, WARM_UP, child, spread
+
+TORCH = os.path.join(SHARED, "bench", "torch")
+BATCH = {"tiny": 4, "baby": 12}  # samples of a step, all ranks together
+RIVALS = {"dp": ["train_dp.py", "--mode", "ddp"], "fsdp": ["train_dp.py", "--mode", "fsdp2"],
+          "pp": ["train_pp.py", "--micro", "4"], "tp": None}
+
+
+def ours(preset, policy, steps, backend):
+    batch = BATCH[preset]
+    micro = batch // 4 if policy == "pp" else batch if policy == "tp" else batch // 2
+    changes = [c for c in PRESETS[preset] if not c.startswith("micro_batch_size")]
+    with tempfile.TemporaryDirectory() as folder:
+        metrics = os.path.join(folder, "metrics.jsonl")
+        command = [BIN, "run", os.path.join(ROOT, "recipes", "nanogpt.lua"), *changes,
+                   f"micro_batch_size={micro}", f"global_batch_size={batch}", f"pas_policy={policy}",
+                   f"max_train_steps={WARM_UP + steps}", "threads=1", "checkpoint.no_save=true",
+                   "max_val_steps=1", f"gen_savedir={folder}/gen", f"comm.backend={backend}",
+                   "--metrics", metrics, "-n", "2"]
+        data = os.path.join(SHARED, "data", "tinyshakespeare", "input.txt")
+        if os.path.exists(data):
+            command.insert(3, f"data={data}")
+        child(command, cwd=folder)
+        with open(metrics) as f:
+            rows = [json.loads(line) for line in f]
+    return statistics.median([r["step_s"] for r in rows if "step_s" in r][WARM_UP:])
+
+
+def torch(preset, policy, steps):
+    script, *mode = RIVALS[policy]
+    environment = dict(os.environ, OMP_NUM_THREADS="1")
+    command = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--standalone", "--nproc-per-node", "2",
+               os.path.join(TORCH, script), *mode, "--preset", preset, "--threads", "1",
+               "--steps", str(steps), "--warmup", str(WARM_UP)]
+    out, _ = child(command, env=environment)
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return statistics.median(r["median_s"] for r in rows)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--preset", choices=PRESETS, default="tiny")
+    p.add_argument("--policy", choices=RIVALS, default="dp")
+    p.add_argument("--backend", choices=["mpi", "gloo", "local"], default="mpi")
+    p.add_argument("--steps", type=int, default=100)
+    p.add_argument("--rounds", type=int, default=5)
+    a = p.parse_args()
+    first, rival, second = [], [], []
+    for _ in range(a.rounds):
+        first.append(ours(a.preset, a.policy, a.steps, a.backend))
+        if RIVALS[a.policy]:
+            rival.append(torch(a.preset, a.policy, a.steps))
+        second.append(ours(a.preset, a.policy, a.steps, a.backend))
+    print(f"{a.preset} GPT, {a.policy} on 2 ranks over {a.backend}, {a.rounds} rounds of {a.steps} steps")
+    print(f"  step, ours         {statistics.median(first) * 1e3:9.3f} ms")
+    if rival:
+        print(f"  step, PyTorch      {statistics.median(rival) * 1e3:9.3f} ms  ({' '.join(RIVALS[a.policy])})")
+        print(f"  ours / PyTorch     {spread([(x + z) / 2 / y for x, y, z in zip(first, rival, second)])}")
+    print(f"  control            {spread([z / x for x, z in zip(first, second)])}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
