@@ -278,6 +278,18 @@ os.exit(5)
     assert.matches('stack traceback:.*C%+%+ backtrace:.*nns::read_file', said)
   end)
 
+  it('prints whole lines, also beside another', function()
+    local path = file('s.lua', "local c = ... for _ = 1, 300 do print(c:rep(1500)) end")
+    local said = shell.run(("{ '%s' %s a & '%s' %s b & wait; } | cat"):format(shell.binary, path,
+      shell.binary, path))
+    local lines = 0
+    for line in said:gmatch '[^\n]+' do
+      assert.is_true(line == ('a'):rep(1500) or line == ('b'):rep(1500), 'a torn line')
+      lines = lines + 1
+    end
+    assert.equal(600, lines)
+  end)
+
   it('that overflows the stack or raises a table ends as an error', function()
     local said, code = shell.nnscaler(file('s.lua',
       'local function f() return 1 + f() end\nf()\n'))
