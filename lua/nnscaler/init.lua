@@ -3,6 +3,7 @@ local parts = {
   nn = 'nnscaler.nn', optim = 'nnscaler.optim', data = 'nnscaler.data', models = 'nnscaler.models',
   tensor = 'nnscaler.tensor', functional = 'nnscaler.functional', log = 'nnscaler.log',
   trace = 'nnscaler.trace', recompute = 'nnscaler.recompute',
+  register_op = 'nnscaler.register_op', ops = 'nnscaler.ops',
 }
 
 local M = {}
@@ -11,6 +12,10 @@ local M = {}
 ---@param specs table<string, table> name → { default, help, choices = {…}?, min = …?, type = …? }
 ---@return table<string, any> values
 function M.params(specs) return require('nnscaler.params').declare(specs) end
+
+--- Marks a place of a model by name, for policies: graph:anchor(name) is the call that comes next.
+---@param name string
+function M.anchor(name) require('nnscaler._C.trace').anchor(name) end
 
 --- Makes a trainer from the table that a recipe would return: `nnscaler.Trainer(args):run()`.
 ---@param args table keys of docs/configuration.md

@@ -9,6 +9,9 @@ local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
+-- Marks by graph.
+local anchors_of = setmetatable({}, { __mode = 'k' })
+
 -- Functions whose results differ from run to run: a graph would keep those of the trace.
 local unstable = {
   { table = math, name = 'random', call = 'math.random',
@@ -44,10 +47,10 @@ local function finally(restore, body)
                           traceback = debug.traceback('', 2) },
       debug.getregistry()['nnscaler.Error'])
   end
-  local ok, result, more = xpcall(body, keep)
+  local ok, result, more, third = xpcall(body, keep)
   restore()
   if not ok then error(result, 0) end
-  return result, more
+  return result, more, third
 end
 
 -- What the recorder must know of a model; a plain function is a model without parameters.
@@ -112,7 +115,7 @@ function M.trace(model, args, opts)
   spec.training = training
   spec.args = { n = args.n or #args }
   for i = 1, spec.args.n do spec.args[i] = args[i] end
-  local first, warnings = finally(forbid_unstable(), function()
+  local first, warnings, anchors = finally(forbid_unstable(), function()
     return record(spec, model, training)
   end)
   for _, text in ipairs(warnings) do log.warning_once('%s', text) end
@@ -123,8 +126,15 @@ function M.trace(model, args, opts)
       :format(spec.name, a:gsub('^%s+', ''), (b:gsub('^%s+', ''))),
       'forward must not depend on what changes between calls: counters, random numbers, time')
   end
+  anchors_of[first] = anchors
   return first, warnings
 end
+
+--- The marks that nnscaler.anchor left in the model of a traced graph, in program order; `node` is
+--- the id of the call that comes next.
+---@param graph nnscaler.Graph
+---@return { name: string, node: integer }[]
+function M.anchors(graph) return anchors_of[graph] or {} end
 
 local function key_of(value, out)
   if tensor.is_tensor(value) then

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "annotate/grammar.h"
+#include "annotate/registry.h"
 #include "annotate/rows.h"
 #include "base/error.h"
 
@@ -173,6 +174,8 @@ const Identifier* Binding::leading(const Dim& dim) const {
 
 std::optional<std::string> Binding::identifier(int input, int dim) const {
   if (input < 0 || input >= static_cast<int>(inputs_.size())) return {};
+  for (const auto& [name, rule] : rules_)
+    if (rule.input == input && rule.dim == dim) return name;
   const ShapeNote& note = inputs_[static_cast<size_t>(input)];
   const int rank = static_cast<int>(note.dims.size());
   if (dim < 0) dim += rank;
@@ -208,6 +211,7 @@ std::optional<std::string> Binding::refusal(int input, int dim, int64_t parts, b
   if (!id) return fmt::format("dim {} of input {} is never split", dim, input);
   if (parts < 1) return fmt::format("{} parts; expected 1 at least", parts);
   if (length(*id) % parts == 0) return {};
+  uneven = uneven && !rules_.contains(*id);
   if (!uneven)
     return fmt::format("'{}' is {} long, which {} does not divide", *id, length(*id), parts);
   if (length(*id) < parts)
@@ -226,6 +230,8 @@ Split Binding::split(int input, int dim, int64_t parts, bool uneven) const {
          input, parts, *why);
   Split out;
   out.identifier = *identifier(input, dim);
+  if (const auto rule = rules_.find(out.identifier); rule != rules_.end())
+    return {out.identifier, rule->second.inputs, rule->second.outputs, rule->second.modify};
   const Mark mark = marks_.at(out.identifier);
   const auto place = [&](const ShapeNote& note, bool output) {
     TensorSplit t;
@@ -251,10 +257,90 @@ std::vector<Place> Binding::transform_space() const {
   for (int i = 0; i < static_cast<int>(inputs_.size()); ++i)
     for (int d = 0; d < static_cast<int>(inputs_[static_cast<size_t>(i)].dims.size()); ++d)
       if (identifier(i, d)) out.push_back({i, d});
+  for (const auto& [name, rule] : rules_)
+    if (const Place place{rule.input, rule.dim};
+        std::find(out.begin(), out.end(), place) == out.end())
+      out.push_back(place);
+  return out;
+}
+
+void Binding::add_rules(const std::vector<TransformRule>& rules, const std::vector<Shape>& inputs) {
+  for (const TransformRule& rule : rules) {
+    const auto fits = [&](const std::vector<TensorSplit>& splits, size_t count) {
+      return splits.size() == count;
+    };
+    if (rule.input < 0 || static_cast<size_t>(rule.input) >= inputs.size() || rule.dim < 0 ||
+        static_cast<size_t>(rule.dim) >= inputs[static_cast<size_t>(rule.input)].size())
+      continue;  // of a call with other operands
+    if (!fits(rule.inputs, inputs_.size()) || !fits(rule.outputs, outputs_.size()))
+      fail(ErrorKind::plan,
+           "[annotate.rule] the rule of input {} dim {} has {} inputs and {} outputs; the call {} "
+           "and {}",
+           rule.input, rule.dim, rule.inputs.size(), rule.outputs.size(), inputs_.size(),
+           outputs_.size());
+    const std::string name = fmt::format("rule of input {} dim {}", rule.input, rule.dim);
+    lengths_[name] = inputs[static_cast<size_t>(rule.input)][static_cast<size_t>(rule.dim)];
+    rules_[name] = rule;
+  }
+}
+
+std::optional<std::vector<Shape>> output_shapes(const Annotation& annotation,
+                                                const std::vector<Shape>& inputs,
+                                                const Lengths& arguments, std::string* why) {
+  const auto refuse = [why](std::string text) {
+    if (why != nullptr) *why = std::move(text);
+    return std::nullopt;
+  };
+  if (annotation.inputs.size() != inputs.size())
+    return refuse(
+        fmt::format("it has {} inputs; the call {}", annotation.inputs.size(), inputs.size()));
+  size_t deepest = 0;
+  for (const Shape& shape : inputs) deepest = std::max(deepest, shape.size());
+  const auto letters = unused_letters(annotation, deepest);
+  std::optional<size_t> width;
+  std::vector<ShapeNote> notes = annotation.inputs;
+  if (auto m = expand(notes, inputs, letters, width)) return refuse(*m);
+  Lengths lengths;
+  for (int round = 0; round < 2; ++round) {
+    bool open = true;
+    for (size_t known = 0; open;) {
+      open = false;
+      if (auto m = solve(notes, inputs, lengths, open)) return refuse(*m);
+      if (lengths.size() == known) break;
+      known = lengths.size();
+    }
+    if (round == 0) lengths.insert(arguments.begin(), arguments.end());
+  }
+  std::vector<Shape> out;
+  for (const ShapeNote& note : annotation.outputs) {
+    if (note.ignored) return refuse("an output is '?'");
+    Shape shape;
+    for (const Dim& dim : note.dims) {
+      if (dim.star) {
+        for (size_t k = 0; k < width.value_or(0); ++k) shape.push_back(lengths.at(letters[k]));
+        continue;
+      }
+      int64_t size = 1;
+      for (const Identifier& id : dim.parts) {
+        if (!id.literal && !lengths.contains(id.name))
+          return refuse(fmt::format("the length of '{}' is not known", id.name));
+        size *= id.literal ? *id.literal : lengths.at(id.name);
+      }
+      shape.push_back(size);
+    }
+    out.push_back(std::move(shape));
+  }
   return out;
 }
 
 // --- calls ---------------------------------------------------------------------------------------
+
+std::map<std::string, int64_t> integers_of(const CallView& call) {
+  std::map<std::string, int64_t> out;
+  for (const NamedArg& arg : call.args())
+    if (const auto* x = std::get_if<int64_t>(&arg.value)) out[arg.name] = *x;
+  return out;
+}
 
 std::optional<Binding> bind(const CallView& call) {
   const Texts alternatives = annotations(call);
@@ -262,12 +348,15 @@ std::optional<Binding> bind(const CallView& call) {
   std::vector<Shape> in, out;
   for (const TensorType* t : call.operands()) in.push_back(t->shape);
   for (const TensorType& t : infer(call)) out.push_back(t.shape);
-  std::map<std::string, int64_t> arguments;
-  for (const NamedArg& arg : call.args())
-    if (const auto* x = std::get_if<int64_t>(&arg.value)) arguments[arg.name] = *x;
   std::string why;
+  const Registered* own = registered(call.op());
   for (const std::string& text : alternatives)
-    if (auto b = Binding::bind(Annotation::parse(text), in, out, arguments, &why)) return b;
+    if (auto b = Binding::bind(Annotation::parse(text), in, out, integers_of(call), &why)) {
+      if (own != nullptr) b->add_rules(own->rules, in);
+      return b;
+    }
+  if (own != nullptr)
+    call.fail(fmt::format("no annotation fits (last tried '{}': {})", alternatives.back(), why));
   fail(ErrorKind::internal, "[annotate.bind] {}: no annotation fits (last tried '{}': {})",
        call.op(), alternatives.back(), why);
 }
@@ -285,6 +374,8 @@ Shape drawn_shape(const CallView& call) {
 }  // namespace
 
 std::vector<NamedArg> local_args(const CallView& call, const Split& split, const Span& part) {
+  if (split.modify)
+    return split.modify(call.args(), part.whole / part.length, part.start / part.length);
   std::vector<NamedArg> args = call.args();
   const OpInfo* row = find(call.op());
   const auto cut = [](const std::vector<TensorSplit>& side) {
@@ -292,7 +383,9 @@ std::vector<NamedArg> local_args(const CallView& call, const Split& split, const
   };
   for (NamedArg& arg : args) {
     if (row != nullptr && !row->size_arg.empty() && arg.name == row->size_arg) {
-      Shape shape = infer(call)[0].shape;
+      // Arguments that a step before has cut are explicit, and no longer fit the whole tensors.
+      Shape shape = call.ints(row->size_arg);
+      if (std::find(shape.begin(), shape.end(), -1) != shape.end()) shape = infer(call)[0].shape;
       for (const int axis : cut(split.outputs)) {
         int64_t& size = shape[static_cast<size_t>(axis)];
         size = size * part.length / part.whole;

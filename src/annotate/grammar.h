@@ -9,6 +9,7 @@
 // alone: on any).
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -57,9 +58,20 @@ struct TensorSplit {
   bool keeps_gradient = false;  // a replicated input whose gradient is not to be summed
   bool operator==(const TensorSplit&) const = default;
 };
+// Arguments of part `part` of `parts`, from those of the whole call.
+using Modify = std::function<std::vector<NamedArg>(const std::vector<NamedArg>& args, int64_t parts,
+                                                   int64_t part)>;
 struct Split {
   std::string identifier;
   std::vector<TensorSplit> inputs, outputs;
+  Modify modify;  // of a transform rule; else empty
+};
+// A split that an operator declares itself: what cutting (input, dim) makes of every tensor and of
+// the arguments. Goes before what the annotation says of that place.
+struct TransformRule {
+  int input = 0, dim = 0;
+  std::vector<TensorSplit> inputs, outputs;
+  Modify modify;
 };
 
 struct Place {
@@ -91,15 +103,27 @@ class Binding {
   Split split(int input, int dim, int64_t parts, bool uneven = false) const;
   // Every (input, dim) that can be split at all.
   std::vector<Place> transform_space() const;
+  // Rules of the operator, for operands of these shapes.
+  void add_rules(const std::vector<TransformRule>& rules, const std::vector<Shape>& inputs);
 
  private:
   std::vector<ShapeNote> inputs_, outputs_;  // stars expanded
   std::string text_;
   std::map<std::string, int64_t> lengths_;
   std::map<std::string, Mark> marks_;
+  std::map<std::string, TransformRule> rules_;  // by the identifier made up for each
   const Identifier* leading(const Dim& dim) const;
   bool stands_alone(const std::string& identifier) const;
 };
+
+// Shapes of the outputs that an annotation gives for those of the inputs; nothing where it does not
+// fit, `why` then says so.
+std::optional<std::vector<Shape>> output_shapes(const Annotation& annotation,
+                                                const std::vector<Shape>& inputs,
+                                                const std::map<std::string, int64_t>& arguments,
+                                                std::string* why = nullptr);
+// Integer arguments of a call by name.
+std::map<std::string, int64_t> integers_of(const CallView& call);
 
 // The first alternative of a call that fits its shapes, bound. Nothing when the call is never
 // split. Throws an internal Error when there are alternatives but none fits.

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "annotate/registry.h"
 #include "annotate/rows.h"
 
 namespace nns::annotate {
@@ -64,8 +65,9 @@ const std::map<std::string_view, std::string_view> kIrregular = {
 
 const OpInfo* find(std::string_view op) {
   if (const auto it = table().find(op); it != table().end()) return &it->second;
-  const auto it = table().find(base_of(op));
-  return it == table().end() ? nullptr : &it->second;
+  if (const auto it = table().find(base_of(op)); it != table().end()) return &it->second;
+  const Registered* own = registered(op);
+  return own == nullptr ? nullptr : &own->info;
 }
 
 std::vector<const OpInfo*> all_ops() {

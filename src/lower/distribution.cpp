@@ -78,10 +78,11 @@ Distribution::Distribution(const Graph& graph, std::shared_ptr<const plan::Plan>
   fitted_ = plan::fit(*plan_, graph);
   for (const Node& node : graph.nodes) {
     const plan::OpPlan& op = fitted_.ops[static_cast<size_t>(node.id)];
-    if (op.devices.size() != devices_of(op.stage).size())
+    const size_t devices = op.devices.size() / static_cast<size_t>(op.turns());
+    if (devices != devices_of(op.stage).size())
       fail(ErrorKind::plan,
            "[lower.place] {} runs on {} of the {} devices of its stage; expected a part on each",
-           plan::to_string(op.key), op.devices.size(), devices_of(op.stage).size());
+           plan::to_string(op.key), devices, devices_of(op.stage).size());
   }
   find_loss_stage();
   find_uses();

@@ -5,6 +5,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "lower/distribution.h"
@@ -169,61 +171,228 @@ class Lowering {
     for (const Node& node : graph_.nodes) calls_in_module.push_back(calls[node.module]);
 
     receive_values(segment.instrs);
-    for (const Node& node : graph_.nodes) {
-      if (!where_.is_here(node)) continue;
-      e_.set_origin({node.id, node.module, node.loc});
-      const size_t first = segment.instrs.size();
-      const size_t first_slot = out_.program.slots.size();
-      const int region = where_.recompute_region(node);
-      CallSite site{node.ordinal, node.context.grad_enabled, region, {}, {}};
-      std::vector<TensorType> types;
-      std::vector<NamedArg> args = local_call(node, site, types);
-      const std::vector<Ref> outs = tape_.apply(node.op, std::move(args), site, &types);
-      NNS_CHECK(outs.size() == types.size(), "{} lowered to {} outputs, not {}", node.op,
-                outs.size(), types.size());
-      const std::string name = hint(node, calls_in_module);
-      name_slots(segment.instrs, first);
-      for (size_t i = 0; i < outs.size(); ++i) {
-        NNS_CHECK(e_.type(outs[i]) == types[i], "{} lowered to {}, not {}", node.op,
-                  to_string(e_.type(outs[i])), to_string(types[i]));
-        held_[static_cast<size_t>(node.outputs[i])] = {{where_.made(node, i), {}}, outs[i], {}, {}};
-        if (static_cast<size_t>(outs[i].id) >= first_slot)
-          out_.program.slots[static_cast<size_t>(outs[i].id)].name = name;
+    for (size_t i = 0; i < graph_.nodes.size();) {
+      if (!where_.is_here(graph_.nodes[i])) {
+        ++i;
+        continue;
       }
-      if (region >= 0)  // statistics are not part of it
-        regions_[region].emplace_back(first, segment.instrs.size());
-      update_buffers(node, segment.instrs);
-      for (int value : node.outputs) send_value(value);
+      const auto run = run_from(i);
+      if (turns_of(*run[0]) > 1)
+        call_in_turns(run, segment.instrs, calls_in_module);
+      else
+        call(*run[0], 0, segment.instrs, calls_in_module);
+      for (const Node* node : run) {
+        e_.set_origin({node->id, node->module, node->loc});
+        update_buffers(*node, segment.instrs);
+        for (int value : node->outputs) send_value(value);
+      }
+      i = static_cast<size_t>(run.back()->id) + 1;
     }
     if (!where_.is_last()) return;
     for (const Nest& nest : graph_.outputs) out_.program.outputs.push_back(convert(nest, segment));
   }
 
+  // Makes this device's call of a node, in turn `turn` if it has several, and returns its results.
+  std::vector<Ref> call(const Node& node, int turn, std::vector<Instr>& instrs,
+                        const std::vector<int>& calls_in_module) {
+    e_.set_origin({node.id, node.module, node.loc});
+    const size_t first = instrs.size();
+    const size_t first_slot = out_.program.slots.size();
+    const int region = region_of(node, turn);
+    CallSite site{node.ordinal, node.context.grad_enabled, region, {}, {}};
+    std::vector<TensorType> types;
+    std::vector<NamedArg> args = local_call(node, turn, site, types);
+    const std::vector<Ref> outs = tape_.apply(node.op, std::move(args), site, &types);
+    NNS_CHECK(outs.size() == types.size(), "{} lowered to {} outputs, not {}", node.op, outs.size(),
+              types.size());
+    const std::string name = hint(node, calls_in_module);
+    name_slots(instrs, first);
+    for (size_t i = 0; i < outs.size(); ++i) {
+      NNS_CHECK(e_.type(outs[i]) == types[i], "{} lowered to {}, not {}", node.op,
+                to_string(e_.type(outs[i])), to_string(types[i]));
+      const int value = node.outputs[i];
+      if (turns_of(node) > 1)
+        in_turns_[value].push_back(outs[i]);
+      else
+        held_[static_cast<size_t>(value)] = {{where_.made(node, i), {}}, outs[i], {}, {}};
+      if (static_cast<size_t>(outs[i].id) >= first_slot)
+        out_.program.slots[static_cast<size_t>(outs[i].id)].name = name;
+    }
+    if (region >= 0)  // statistics are not part of it
+      regions_[region].emplace_back(first, instrs.size());
+    return outs;
+  }
+
+  // The number of the recompute region of a call, or -1; each turn is a region of its own.
+  int region_of(const Node& node, int turn) {
+    const int region = where_.recompute_region(node);
+    if (region < 0) return -1;
+    return region_ids_.try_emplace({region, turn}, static_cast<int>(region_ids_.size()))
+        .first->second;
+  }
+
   // The arguments of this device's part of a node, and the types of its results.
-  std::vector<NamedArg> local_call(const Node& node, CallSite& site,
+  std::vector<NamedArg> local_call(const Node& node, int turn, CallSite& site,
                                    std::vector<TensorType>& types) {
     const NodePlacement* placed = where_.planned() ? where_.placed(node) : nullptr;
-    std::vector<NamedArg> args = placed != nullptr ? placed->args : node.args;
+    const bool several = turns_of(node) > 1;
+    std::vector<NamedArg> args = placed == nullptr ? node.args
+                                 : several         ? placed->turn_args[static_cast<size_t>(turn)]
+                                                   : placed->args;
     size_t i = 0;
     for_each_ref(args, [&](Ref& ref) {
       if (placed != nullptr && i == 0) {
         const Shape& shape = graph_.value(ref).type.shape;
-        const Layout& layout = placed->inputs[0].layout;
-        if (layout.local_shape(shape, where_.device()) != shape) {
-          for (const Range& r : layout.piece(shape, where_.device()).box)
-            site.offset.push_back(r.start);
+        auto box = placed->inputs[0].layout.piece(shape, where_.device()).box;
+        if (several) take_turn(box, placed->turn_inputs[0], turn, placed->turns);
+        Shape local;
+        for (const Range& r : box) local.push_back(r.length());
+        if (local != shape) {
+          for (const Range& r : box) site.offset.push_back(r.start);
           site.full = shape;
         }
       }
-      ref = placed != nullptr ? slot_for(ref, placed->inputs[i]) : slot_of(ref);
+      ref = several             ? turn_of(ref, *placed, i, turn)
+            : placed != nullptr ? slot_for(ref, placed->inputs[i])
+                                : slot_of(ref);
       ++i;
     });
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       const TensorType& whole = graph_.value({node.outputs[k]}).type;
-      types.push_back(
-          {where_.made(node, k).local_shape(whole.shape, where_.device()), whole.dtype});
+      auto box = where_.made(node, k).piece(whole.shape, where_.device()).box;
+      if (several) take_turn(box, placed->turn_outputs[k], turn, placed->turns);
+      Shape local;
+      for (const Range& r : box) local.push_back(r.length());
+      types.push_back({std::move(local), whole.dtype});
     }
     return args;
+  }
+
+  // --- parts that run one after another on this device
+  // -----------------------------------------------------------------------------
+
+  int turns_of(const Node& node) const { return where_.planned() ? where_.placed(node)->turns : 1; }
+
+  static void take_turn(std::vector<Range>& box, const TurnCut& cut, int turn, int turns) {
+    if (cut.kind != annotate::TensorSplit::Kind::dims) return;
+    Range& range = box.at(static_cast<size_t>(cut.dim));
+    range = part_of(range, turn, turns);
+  }
+
+  // The nodes from `first` on that run turn by turn together: each part goes through all of them
+  // before the next starts. A node that needs more of an operand than its own turn's part of it
+  // ends the run. A node of one turn is alone.
+  std::vector<const Node*> run_from(size_t first) {
+    std::vector<const Node*> run{&graph_.nodes[first]};
+    const int turns = turns_of(*run[0]);
+    std::map<int, std::pair<Layout, TurnCut>> made;
+    const auto note = [&](const Node& node) {
+      const NodePlacement& placed = *where_.placed(node);
+      for (size_t k = 0; k < node.outputs.size(); ++k)
+        made[node.outputs[k]] = {placed.outputs[k], placed.turn_outputs[k]};
+    };
+    if (turns > 1) note(*run[0]);
+    for (size_t i = first + 1; turns > 1 && i < graph_.nodes.size(); ++i) {
+      const Node& node = graph_.nodes[i];
+      if (!where_.is_here(node)) continue;
+      if (turns_of(node) != turns || updates_buffer(*run.back())) break;
+      const NodePlacement& placed = *where_.placed(node);
+      const auto inputs = graph::inputs_of(node);
+      bool fits = true;
+      for (size_t k = 0; k < inputs.size(); ++k) {
+        const auto it = made.find(inputs[k]);
+        if (it == made.end()) continue;
+        const auto& [layout, cut] = it->second;
+        const bool partial = !Distribution::partial_axes(placed.inputs[k]).empty();
+        fits = fits && !partial && cut.kind != annotate::TensorSplit::Kind::value &&
+               cut.kind == placed.turn_inputs[k].kind && cut.dim == placed.turn_inputs[k].dim &&
+               same_pieces(layout, placed.inputs[k].layout, graph_.value({inputs[k]}).type.shape);
+      }
+      if (!fits) break;
+      run.push_back(&node);
+      note(node);
+    }
+    return run;
+  }
+
+  bool updates_buffer(const Node& node) const {
+    return std::any_of(graph_.buffer_updates.begin(), graph_.buffer_updates.end(),
+                       [&](const auto& u) { return graph_.value({u.second}).producer == node.id; });
+  }
+
+  void call_in_turns(const std::vector<const Node*>& run, std::vector<Instr>& instrs,
+                     const std::vector<int>& calls_in_module) {
+    // What comes from outside is cut before the first turn, outside of what is run again.
+    std::set<int> inside;
+    for (const Node* node : run) inside.insert(node->outputs.begin(), node->outputs.end());
+    for (const Node* node : run) {
+      e_.set_origin({node->id, node->module, node->loc});
+      const auto inputs = graph::inputs_of(*node);
+      for (size_t i = 0; i < inputs.size(); ++i)
+        if (!inside.contains(inputs[i])) turn_of({inputs[i]}, *where_.placed(*node), i, 0);
+    }
+    const int turns = turns_of(*run[0]);
+    for (int turn = 0; turn < turns; ++turn)
+      for (const Node* node : run) call(*node, turn, instrs, calls_in_module);
+    for (const Node* node : run) {
+      e_.set_origin({node->id, node->module, node->loc});
+      for (size_t k = 0; k < node->outputs.size(); ++k) join(*node, k);
+    }
+    in_turns_.clear();
+  }
+
+  // What turn `turn` of a node reads of its operand `i`: a part that the same turn made, or a cut
+  // of what this device holds.
+  Ref turn_of(Ref value, const NodePlacement& placed, size_t i, int turn) {
+    if (const auto it = in_turns_.find(value.id); it != in_turns_.end())
+      return it->second.at(static_cast<size_t>(turn));
+    const Ref all = slot_for(value, placed.inputs[i]);
+    const TurnCut& cut = placed.turn_inputs[i];
+    if (cut.kind == annotate::TensorSplit::Kind::replicate) {
+      if (!cut.keeps_gradient || turn == 0) return all;
+      return e_("aten::detach", all);
+    }
+    auto& parts = cuts_[{all.id, cut.dim, placed.turns}];
+    if (parts.empty()) {
+      const TensorType type = e_.type(all);
+      Shape sizes;
+      std::vector<TensorType> types;
+      for (int j = 0; j < placed.turns; ++j) {
+        const auto d = static_cast<size_t>(cut.dim);
+        sizes.push_back(part_of({0, type.shape[d]}, j, placed.turns).length());
+        types.push_back(type);
+        types.back().shape[d] = sizes.back();
+      }
+      parts = tape_.apply(
+          "aten::split_with_sizes",
+          {{"self", all}, {"split_sizes", sizes}, {"dim", static_cast<int64_t>(cut.dim)}},
+          CallSite{}, &types);
+    }
+    return parts[static_cast<size_t>(turn)];
+  }
+
+  // The turns' parts of a result as one tensor.
+  void join(const Node& node, size_t k) {
+    const int value = node.outputs[k];
+    const std::vector<Ref> parts = in_turns_.at(value);
+    const TurnCut& cut = where_.placed(node)->turn_outputs[k];
+    Ref whole = parts[0];
+    const TensorType& global = graph_.value({value}).type;
+    const std::vector<TensorType> types{
+        {where_.made(node, k).local_shape(global.shape, where_.device()), global.dtype}};
+    if (cut.kind == annotate::TensorSplit::Kind::dims)
+      whole = tape_
+                  .apply("aten::cat", {{"tensors", parts}, {"dim", static_cast<int64_t>(cut.dim)}},
+                         CallSite{}, &types)
+                  .front();
+    if (cut.kind == annotate::TensorSplit::Kind::value)
+      for (size_t j = 1; j < parts.size(); ++j)
+        whole = tape_
+                    .apply("aten::add.Tensor",
+                           {{"self", whole}, {"other", parts[j]}, {"alpha", int64_t{1}}},
+                           CallSite{}, &types)
+                    .front();
+    held_[static_cast<size_t>(value)] = {{where_.made(node, k), {}}, whole, {}, {}};
   }
 
   // --- between stages
@@ -469,6 +638,9 @@ class Lowering {
   std::map<std::string, Ref> converted_;
   Homes homes_;
   std::map<int, std::vector<std::pair<size_t, size_t>>> regions_;
+  std::map<std::pair<int, int>, int> region_ids_;  // recompute region, turn → number
+  std::map<int, std::vector<Ref>> in_turns_;       // values of the run in work, by turn
+  std::map<std::tuple<int, int, int>, std::vector<Ref>> cuts_;  // slot, dim, turns → parts
 };
 
 }  // namespace

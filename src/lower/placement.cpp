@@ -1,5 +1,7 @@
 #include "lower/placement.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
 
@@ -26,23 +28,118 @@ Axis axis_of(const TensorSplit& split, int parts, const graph::Node& node) {
   return {parts, AxisKind::split, split.axes[0]};
 }
 
+// The devices of a node once each; those that stand in a row run their parts in turns.
+std::vector<int> distinct(const plan::OpPlan& op) {
+  const int turns = op.turns();
+  std::vector<int> out;
+  for (size_t i = 0; i < op.devices.size(); ++i) {
+    const bool first = i % static_cast<size_t>(turns) == 0;
+    if (first) out.push_back(op.devices[i]);
+    const bool known = std::count(out.begin(), out.end(), op.devices[i]) == 1;
+    if (op.devices[i] != out.back() || !known)
+      throw Error(ErrorKind::plan,
+                  fmt::format("[lower.place] {} runs on devices {}; expected each device as often, "
+                              "its parts in a row",
+                              plan::to_string(op.key), fmt::join(op.devices, ",")),
+                  "0,0,1,1 runs two parts on each of two devices");
+  }
+  return out;
+}
+
+// The steps that share a node out over devices, then those that share out a device's part over its
+// turns; a step in which both meet is taken apart.
+std::pair<std::vector<plan::Step>, std::vector<plan::Step>> by_turns(const plan::OpPlan& op,
+                                                                     int devices) {
+  std::vector<plan::Step> outer, inner;
+  int done = 1;
+  for (plan::Step step : op.steps) {
+    const int left = devices / done;
+    if (left > 1 && left % step.parts == 0) {
+      done *= step.parts;
+      outer.push_back(step);
+    } else if (left == 1) {
+      inner.push_back(step);
+    } else if (step.parts % left == 0 && !step.uneven) {
+      plan::Step first = step;
+      first.parts = left;
+      step.parts /= left;
+      done = devices;
+      outer.push_back(first);
+      inner.push_back(step);
+    } else {
+      fail(ErrorKind::plan,
+           "[lower.place] {}: {} parts of a step lie across {} devices; expected steps that share "
+           "out devices, then turns",
+           plan::to_string(op.key), step.parts, devices);
+    }
+  }
+  std::erase_if(inner, [](const plan::Step& s) { return s.input < 0 || s.parts == 1; });
+  if (inner.size() > 1)
+    fail(ErrorKind::plan,
+         "[lower.place] {}: {} steps share out the turns of a device; expected one",
+         plan::to_string(op.key), inner.size());
+  return {outer, inner};
+}
+
+TurnCut turn_cut(const TensorSplit& split, const plan::OpPlan& op) {
+  if (split.kind == TensorSplit::Kind::dims && split.axes.size() != 1)
+    fail(ErrorKind::plan,
+         "[lower.place] {}: a split cuts {} dimensions of one tensor; expected one",
+         plan::to_string(op.key), split.axes.size());
+  return {split.kind, split.axes.empty() ? 0 : split.axes[0], split.keeps_gradient};
+}
+
+// Cuts operands step by step, and keeps what each identifier has left.
+class Cutter {
+ public:
+  Cutter(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op)
+      : graph_(graph), node_(node), op_(op) {}
+
+  annotate::Split cut(const plan::Step& step) {
+    if (!binding_) binding_ = annotate::bind(annotate::CallView(graph_, node_));
+    if (!binding_)
+      fail(ErrorKind::plan, "[lower.place] {}: the plan splits it, but it has no annotation",
+           plan::to_string(op_.key));
+    return binding_->split(step.input, step.dim, step.parts, step.uneven);
+  }
+  // Arguments of part `part` of the split, from those of what was cut before.
+  std::vector<graph::NamedArg> narrow(const std::vector<graph::NamedArg>& args,
+                                      const annotate::Split& split, int part, int parts,
+                                      bool keep) {
+    auto [it, added] = lengths_.try_emplace(split.identifier, binding_->length(split.identifier));
+    const Range mine = part_of({0, it->second}, part, parts);
+    const annotate::CallView view(
+        node_.op, args, [&](int id) -> const TensorType& { return graph_.value({id}).type; });
+    auto out = annotate::local_args(view, split, {mine.start, mine.length(), it->second});
+    if (keep) it->second = mine.length();
+    return out;
+  }
+
+ private:
+  const graph::Graph& graph_;
+  const graph::Node& node_;
+  const plan::OpPlan& op_;
+  std::optional<annotate::Binding> binding_;
+  std::map<std::string, int64_t> lengths_;
+};
+
 }  // namespace
 
 NodePlacement place(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op,
                     int device) {
-  const annotate::CallView call(graph, node);
   NodePlacement out;
   out.stage = op.stage;
   out.args = node.args;
   const size_t operands = graph::inputs_of(node).size();
-  out.inputs.assign(operands, {{op.devices, {}}, {}});
-  out.outputs.assign(node.outputs.size(), {op.devices, {}});
-  std::optional<annotate::Binding> binding;
-  const auto at = std::find(op.devices.begin(), op.devices.end(), device);
-  NNS_CHECK(at != op.devices.end(), "{} {} has no part on device {}", node.module, node.op, device);
-  std::map<std::string, annotate::Span> spans;  // of identifiers that earlier steps cut
-  int rest = static_cast<int>(at - op.devices.begin()), below = op.parts();
-  for (const plan::Step& step : op.steps) {
+  const std::vector<int> devices = distinct(op);
+  out.inputs.assign(operands, {{devices, {}}, {}});
+  out.outputs.assign(node.outputs.size(), {devices, {}});
+  Cutter cutter(graph, node, op);
+  const auto at = std::find(devices.begin(), devices.end(), device);
+  NNS_CHECK(at != devices.end(), "{} has no part on device {}", plan::to_string(op.key), device);
+  const auto [steps, turns] = by_turns(op, static_cast<int>(devices.size()));
+  int rest = static_cast<int>(at - devices.begin()), below = static_cast<int>(devices.size());
+  for (const plan::Step& step : steps) {
     below /= step.parts;
     const int part = rest / below;
     rest %= below;
@@ -54,16 +151,7 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
       for (auto& layout : out.outputs) layout.axes.push_back({step.parts, AxisKind::replicate, 0});
       continue;
     }
-    if (!binding) binding = annotate::bind(call);
-    if (!binding)
-      fail(ErrorKind::plan, "[lower.place] {} {}: the plan splits it, but it has no annotation",
-           node.module, node.op);
-    const annotate::Split split = binding->split(step.input, step.dim, step.parts, step.uneven);
-    auto& span =
-        spans.try_emplace(split.identifier, annotate::Span{0, binding->length(split.identifier), 0})
-            .first->second;
-    const Range mine = part_of({0, span.length}, part, step.parts);
-    span = {mine.start, mine.length(), span.length};
+    const annotate::Split split = cutter.cut(step);
     for (size_t i = 0; i < operands; ++i) {
       const TensorSplit& t = split.inputs.at(i);
       out.inputs[i].layout.axes.push_back(axis_of(t, step.parts, node));
@@ -71,9 +159,15 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
     }
     for (size_t i = 0; i < out.outputs.size(); ++i)
       out.outputs[i].axes.push_back(axis_of(split.outputs.at(i), step.parts, node));
-    const annotate::CallView so_far(
-        node.op, out.args, [&](int id) -> const TensorType& { return graph.value({id}).type; });
-    out.args = annotate::local_args(so_far, split, span);
+    out.args = cutter.narrow(out.args, split, part, step.parts, true);
+  }
+  for (const plan::Step& step : turns) {
+    const annotate::Split split = cutter.cut(step);
+    out.turns = step.parts;
+    for (const TensorSplit& t : split.inputs) out.turn_inputs.push_back(turn_cut(t, op));
+    for (const TensorSplit& t : split.outputs) out.turn_outputs.push_back(turn_cut(t, op));
+    for (int j = 0; j < step.parts; ++j)
+      out.turn_args.push_back(cutter.narrow(out.args, split, j, step.parts, false));
   }
   return out;
 }

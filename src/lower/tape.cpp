@@ -20,8 +20,35 @@ bool Tape::requires_grad(Ref ref) const {
          requires_[static_cast<size_t>(ref.id)];
 }
 
+// The calls of a composite, each on the tape by itself.
+std::vector<Ref> Tape::expand(const annotate::Registered& op, std::string_view name,
+                              const std::vector<NamedArg>& args, const CallSite& site) {
+  const auto body = op.body(annotate::CallView(
+      name, args, [this](int id) -> const TensorType& { return e_.program().slot(id).type; }));
+  std::map<int, Ref> made;
+  size_t at = 0;
+  for_each_ref(args, [&](Ref ref) { made[body->inputs.at(at++)] = ref; });
+  for (const graph::Node& node : body->nodes) {
+    std::vector<NamedArg> inner = node.args;
+    for_each_ref(inner, [&](Ref& ref) { ref = made.at(ref.id); });
+    std::vector<TensorType> types;
+    for (int out : node.outputs) types.push_back(body->value({out}).type);
+    CallSite where = site;
+    where.ordinal = node.ordinal;
+    where.grad_enabled = site.grad_enabled && node.context.grad_enabled;
+    const auto outs = apply(node.op, std::move(inner), where, &types);
+    for (size_t i = 0; i < outs.size(); ++i) made[node.outputs[i]] = outs[i];
+  }
+  std::vector<Ref> results;
+  for (const graph::Nest& nest : body->outputs)
+    results.push_back(made.at(std::get<Ref>(nest.node).id));
+  return results;
+}
+
 std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, const CallSite& site,
                              const std::vector<TensorType>* types) {
+  if (const auto* own = annotate::registered(op); own != nullptr && own->body)
+    return expand(*own, op, args, site);
   const Rule* rule = find_rule(op);
   const annotate::OpInfo* info = annotate::find(op);
   std::vector<bool> needs;

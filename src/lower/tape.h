@@ -5,6 +5,7 @@
 #include <functional>
 #include <vector>
 
+#include "annotate/registry.h"
 #include "lower/rule.h"
 
 namespace nns::lower {
@@ -57,6 +58,8 @@ class Tape {
     int region;
   };
 
+  std::vector<Ref> expand(const annotate::Registered& op, std::string_view name,
+                          const std::vector<NamedArg>& args, const CallSite& site);
   void set_flag(Ref ref);
   void name_gradient(Ref gradient, Ref of);
   void derive(const Entry& entry, const std::vector<Ref>& grads, std::vector<Ref>& given);

@@ -77,6 +77,12 @@ int OpPlan::parts() const {
   return n;
 }
 
+int OpPlan::turns() const {
+  size_t k = 1;
+  while (k < devices.size() && devices[k] == devices[0]) ++k;
+  return static_cast<int>(k);
+}
+
 std::string to_text(const Plan& plan) {
   std::string out = fmt::format(
       "plan '{}' for graph {}: {} devices, {} ranks ({} units), {} stages, schedule {}, "

@@ -37,6 +37,8 @@ struct OpPlan {
   int recompute = -1;  // recompute group, or -1
 
   int parts() const;
+  // Parts that each device runs one after another: how often a device stands in a row.
+  int turns() const;
   bool operator==(const OpPlan&) const = default;
 };
 

@@ -9,6 +9,7 @@
 
 #include <atomic>
 
+#include "annotate/registry.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "script/state.h"
@@ -45,6 +46,31 @@ std::string describe(const Site& site) {
   std::string out = site.module.empty() ? "" : fmt::format("in module '{}' ", site.module);
   out += site.loc.file.empty() ? "at an unknown line" : fmt::format("at {}", short_form(site.loc));
   return site.text.empty() ? out : fmt::format("{}: `{}`", out, site.text);
+}
+
+// A plain Lua value as an argument of a composite.
+Arg plain_arg(lua_State* L, int at, const std::string& op, const std::string& name) {
+  switch (lua_type(L, at)) {
+    case LUA_TNONE:
+    case LUA_TNIL:
+      return {};
+    case LUA_TBOOLEAN:
+      return lua_toboolean(L, at) != 0;
+    case LUA_TNUMBER: {
+      const double x = lua_tonumber(L, at);
+      if (x == static_cast<double>(static_cast<int64_t>(x))) return static_cast<int64_t>(x);
+      return x;
+    }
+    case LUA_TSTRING:
+      return script::check_string(L, at);
+    case LUA_TTABLE:
+      return script::check_ints(L, at);
+    default:
+      fail(ErrorKind::model,
+           "[register_op] {}: argument '{}' is a {}; expected a tensor, a plain value or a list of "
+           "integers",
+           op, name, luaL_typename(L, at));
+  }
 }
 
 Recorder::Recorder(std::string name, bool training)
@@ -231,6 +257,34 @@ int Recorder::record(lua_State* L, const tensor::Call& call) {
   site_ = site_of(L);
   try {
     return record_call(L, call);
+  } catch (const Error& e) {
+    throw Error(e.kind(), fmt::format("{}; {}", e.message(), describe(site_)), e.hint(),
+                e.traceback());
+  }
+}
+
+int Recorder::record_composite(lua_State* L, const std::string& op,
+                               const std::vector<std::string>& names, int first) {
+  site_ = site_of(L);
+  try {
+    std::vector<NamedArg> args;
+    for (size_t i = 0; i < names.size(); ++i) {
+      const int at = first + static_cast<int>(i);
+      Arg value;
+      if (const Box* box = tensor::test_box(L, at)) {
+        value = ValueRef{places_.read(handle_of(*box))};
+      } else {
+        value = plain_arg(L, at, op, names[i]);
+      }
+      args.push_back({names[i], std::move(value)});
+    }
+    const auto body = annotate::registered(op)->body(annotate::CallView(
+        op, args, [this](int id) -> const TensorType& { return type_of({id}); }));
+    args.push_back({kBodyHash, hex(graph::exact_hash(*body))});
+    const std::vector<int> values = emit(op, std::move(args));
+    for (int value : values)
+      tensor::push(L, wrap(places_.add(StorageKind::fresh, "", value, false), value));
+    return static_cast<int>(values.size());
   } catch (const Error& e) {
     throw Error(e.kind(), fmt::format("{}; {}", e.message(), describe(site_)), e.hint(),
                 e.traceback());

@@ -31,6 +31,12 @@ struct Site {
 // "in module 'h.0.attn' at gpt.lua:31: `local y = x:item()`"
 std::string describe(const Site& site);
 
+// Argument of a composite's node that stands for what its body does: another body is another graph.
+inline constexpr const char* kBodyHash = "body_hash";
+
+// A plain Lua value as the argument `name` of a composite.
+graph::Arg plain_arg(lua_State* L, int at, const std::string& op, const std::string& name);
+
 class Recorder final : public tensor::Interceptor {
  public:
   Recorder(std::string name, bool training);
@@ -42,6 +48,11 @@ class Recorder final : public tensor::Interceptor {
 
   int record(lua_State* L, const tensor::Call& call) override;
   void refuse(lua_State* L, std::string_view what, const char* hint) override;
+
+  // Records a call of a registered composite as one node: arguments of these names from stack index
+  // `first` on; pushes its results.
+  int record_composite(lua_State* L, const std::string& op, const std::vector<std::string>& names,
+                       int first);
 
   // Value that a tensor which forward returned stands for; counts as its use.
   graph::ValueRef output_of(lua_State* L, const tensor::Box& box);
@@ -55,6 +66,11 @@ class Recorder final : public tensor::Interceptor {
   // Region of calls that backward recomputes, or -1.
   int recompute_region = -1;
   int next_region() { return regions_++; }
+  // Marks of the model: name, and the node that comes next.
+  void add_anchor(std::string name) {
+    anchors_.emplace_back(std::move(name), static_cast<int>(graph_.nodes.size()));
+  }
+  const std::vector<std::pair<std::string, int>>& anchors() const { return anchors_; }
   // Warnings in the order in which they arose, one a site.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
@@ -104,6 +120,7 @@ class Recorder final : public tensor::Interceptor {
   std::set<std::string> warned_;
   std::vector<std::string> warnings_;
   int regions_ = 0;
+  std::vector<std::pair<std::string, int>> anchors_;
 };
 
 }  // namespace nns::trace

@@ -12,6 +12,7 @@
 #include "tensor/scope.h"
 #include "trace/probe.h"
 #include "trace/recorder.h"
+#include "trace/register.h"
 #include "trace/source.h"
 
 namespace nns::trace {
@@ -208,7 +209,8 @@ void each(lua_State* L, int table, const char* key, Visit visit) {
   }
   lua_pop(L, 1);
 }
-// ({ name, training, model, forward, args, arg_names, parameters, aliases }) → graph, warnings.
+// ({ name, training, model, forward, args, arg_names, parameters, aliases }) → graph, warnings,
+// anchors = list of { name, node }.
 // `args` has its length as n; parameters are { {name, parameter}, … }, aliases { {alias, name}, …
 // }.
 int record(lua_State* L) {
@@ -258,13 +260,25 @@ int record(lua_State* L) {
   if (training) check_loss(outputs, recorder, place);
   graph::Graph graph = recorder.finish(std::move(outputs));
   bind::push_graph(L, std::move(graph));
+  const auto& anchors = recorder.anchors();
+  lua_createtable(L, static_cast<int>(anchors.size()), 0);
+  for (size_t i = 0; i < anchors.size(); ++i) {
+    lua_createtable(L, 0, 2);
+    script::push_string(L, anchors[i].first);
+    lua_setfield(L, -2, "name");
+    lua_pushinteger(L, anchors[i].second);
+    lua_setfield(L, -2, "node");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_insert(L, -2);  // [anchors, graph]
   const auto& warnings = recorder.warnings();
   lua_createtable(L, static_cast<int>(warnings.size()), 0);
   for (size_t i = 0; i < warnings.size(); ++i) {
     script::push_string(L, warnings[i]);
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
-  return 2;
+  lua_pushvalue(L, -3);
+  return 3;
 }
 
 Recorder* recorder_of(lua_State* L) {
@@ -309,6 +323,12 @@ int recompute(lua_State* L) {
   return lua_gettop(L);
 }
 
+int anchor(lua_State* L) {  // (name): marks this place of a traced model
+  const std::string name = script::check_string(L, 1);
+  if (Recorder* recorder = recorder_of(L)) recorder->add_anchor(name);
+  return 0;
+}
+
 int tracing(lua_State* L) {  // () → whether a trace is running
   lua_pushboolean(L, recorder_of(L) != nullptr);
   return 1;
@@ -319,8 +339,10 @@ int open_module(lua_State* L) {
   script::set_functions(L, {{"record", guarded<record>},
                             {"refusal", guarded<refusal>},
                             {"recompute", guarded<recompute>},
+                            {"anchor", guarded<anchor>},
                             {"tracing", guarded<tracing>}});
   add_probe(L);
+  add_register(L);
   return 1;
 }
 

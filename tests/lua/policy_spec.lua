@@ -2,6 +2,7 @@
 local GPT = require 'nnscaler.models.gpt'
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
+local nnscaler = require 'nnscaler'
 local plans = require 'nnscaler._C.plan'
 local policies = require 'nnscaler.policies'
 local runs = require 'tests.lua.support.runs'
@@ -211,6 +212,41 @@ describe('policies', function()
       cut('linear', { input = 0, dim = 7 }))
     assert.matches('input 9 dim 0 into 2: dim 0 of input 9 is never split',
       cut('linear', { input = 9, dim = 0 }))
+  end)
+
+  it('parts of one device stand in a row', function()
+    local lower = require 'nnscaler._C.lower'
+    local function with(devices)
+      return message(function()
+        local plan = run(function(g)
+          local node = g:select({ op = 'linear' })[1]
+          g:partition(node, { input = 0, dim = 0 }, 4)
+          g:assign(node, devices)
+          g:replicate_rest()
+        end, 2)
+        lower.lower(graph, { plan = plan })
+      end)
+    end
+    assert.matches('c_attn aten::linear#0 runs on devices 0,1,0,1; expected each device as often, '
+      .. 'its parts in a row', with { 0, 1, 0, 1 })
+    assert.matches('runs on devices 0,0,1,0', with { 0, 0, 1, 0 })
+    assert.matches('4 parts on 3 devices; expected one device a part', with { 0, 0, 1 })
+    assert.matches('device 2; expected 0 to 1', with { 0, 0, 1, 2 })
+  end)
+
+  it('finds the marks of a model', function()
+    local marked = trace(function(x)
+      nnscaler.anchor 'begin'
+      local y = x:relu()
+      nnscaler.anchor 'head'
+      return (y * 2):sum()
+    end, { T.ones { 2 } }, { training = false })
+    local g = require('nnscaler.policies.handle').new(marked, { plan_ngpus = 1, runtime_ngpus = 1 })
+    assert.equal('relu', g:anchor('begin').name)
+    assert.equal('mul', g:anchor('head').name)
+    assert.equal(1, #g:anchor('head', true))
+    assert.matches("no call follows an anchor 'tail'", message(g.anchor, g, 'tail'))
+    nnscaler.anchor 'nowhere' -- outside of a trace it does nothing
   end)
 
   it('tells parameters, their readers and modules', function()

@@ -1,9 +1,11 @@
 --- Recompute groups of a plan: less memory between forward and backward, the same bits.
+local F = require 'nnscaler.functional'
 local GPT = require 'nnscaler.models.gpt'
 local Program = require 'nnscaler.runtime.program'
 local T = require 'nnscaler.tensor'
 local lower = require 'nnscaler._C.lower'
 local memory = require 'tests.lua.support.program_memory'
+local nn = require 'nnscaler.nn'
 local policies = require 'nnscaler.policies'
 local trace = require 'nnscaler.trace'
 
@@ -61,6 +63,30 @@ describe('recompute groups of a plan', function()
       assert.equal(loss, again)
       for name, grad in pairs(grads) do assert.is_true(grad:equal(others[name]), name) end
     end
+  end)
+
+  it('of parts that run in turns need the memory of one part', function()
+    local Wide = nn.class 'Wide'
+    function Wide:init() self.fc, self.proj = nn.Linear(4, 256), nn.Linear(256, 4) end
+    function Wide:forward(x) return self.proj(F.gelu(self.fc(x))):pow(2):sum() end
+    local graph = trace(Wide {}, { T.zeros { 64, 4 } }, { training = true })
+    local function peak_of(turns)
+      local devices = {}
+      for i = 1, turns do devices[i] = 0 end
+      local plan = policies.run(graph, function(g)
+        local wide = { g:module('fc'):op(), g:select({ op = 'gelu' })[1], g:module('proj'):op() }
+        g:recompute(wide)
+        for _, node in ipairs(wide) do
+          g:partition(node, { input = 0, dim = 0 }, turns)
+          g:assign(node, devices)
+        end
+        g:replicate_rest()
+      end, { plan_ngpus = 1, runtime_ngpus = 1 })
+      local _, peak = memory.of(lower.lower(graph, { plan = plan }))
+      return peak
+    end
+    local whole, parts = peak_of(1), peak_of(8)
+    assert.is_true(parts < whole / 4, ('peak %d in 8 turns, %d in one'):format(parts, whole))
   end)
 
   it('are refused across stages, twice, and of nothing', function()

@@ -4,6 +4,7 @@ local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
 local modules = require 'nnscaler.policies.module'
+local trace = require 'nnscaler.trace'
 
 local Graph = {}
 Graph.__index = Graph
@@ -126,6 +127,26 @@ function Graph:modules(pattern)
   end
 end
 
+---Gets the node that follows a mark of the model (nnscaler.anchor); with `all`, those of every mark
+---of that name.
+---@param name string
+---@param all? boolean
+---@return nnscaler.PolicyNode|nnscaler.PolicyNode[]
+function Graph:anchor(name, all)
+  local found, names = {}, {}
+  for i, anchor in ipairs(trace.anchors(self.graph)) do
+    names[i] = anchor.name
+    if anchor.name == name and self.list[anchor.node + 1] then
+      found[#found + 1] = self.list[anchor.node + 1]
+    end
+  end
+  if not found[1] then
+    fail('plan', 'plan.anchor', ("no call follows an anchor '%s'"):format(name),
+      'the model has: ' .. (names[1] and table.concat(names, ', ') or 'none'))
+  end
+  return all and found or found[1]
+end
+
 ---Gets the parameters in module order, with the nodes that read each.
 ---@return { id: integer, name: string, shape: integer[], dtype: string, requires_grad: boolean,
 ---  consumers: nnscaler.PolicyNode[] }[]
@@ -178,6 +199,9 @@ function Graph:schedule(name, micro_batches, chunks)
   self.builder:schedule(name, micro_batches, chunks or 1)
 end
 function Graph:weights(home) self.builder:weights(home) end
+---Whether the policy has partitioned, replicated or assigned the node yet.
+---@return boolean
+function Graph:planned(node) return self.builder:planned(node.id) end
 function Graph:stage_of(node) return self.builder:stage_of(node.id) end
 function Graph:stage_devices(stage) return self.builder:stage_devices(stage) end
 

@@ -1,5 +1,6 @@
 --- Plans written by hand, each for one primitive: model or make and sample, plan, policy.
 local F = require 'nnscaler.functional'
+local GPT = require 'nnscaler.models.gpt'
 local T = require 'nnscaler.tensor'
 local nn = require 'nnscaler.nn'
 
@@ -65,5 +66,50 @@ M.other_shapes = odd(2, { input = 0, dim = 0 })
 M.other_shapes.sample = function(generator, k)
   return { x = T.randn({ ({ 8, 7, 1 })[k], 5 }, { generator = generator, dtype = 'float64' }) }
 end
+
+-- Co-located parts. Devices 0,0,1,1 run two parts each.
+local function in_turns(where, plan, turns)
+  return function(graph)
+    local devices = {}
+    for d = 0, plan - 1 do
+      for _ = 1, turns do devices[#devices + 1] = d end
+    end
+    for _, node in ipairs(graph:nodes()) do
+      if #node.inputs > 0 and not graph:refusal(node, where, plan * turns) then
+        graph:partition(node, where, plan * turns)
+        graph:assign(node, devices)
+      end
+    end
+    graph:replicate_rest()
+  end
+end
+M.turns_rows = { model = 'gpt_dropout', plan = 2, policy = in_turns({ input = 0, dim = 0 }, 2, 2) }
+M.turns_columns = { model = 'gpt', plan = 2, policy = in_turns({ input = 0, dim = 2 }, 2, 2) }
+M.turns_of_weights = { model = 'mlp', plan = 2, cut = 1,
+  policy = in_turns({ input = 1, dim = 0 }, 2, 2) }
+M.turns_of_sums = { model = 'branches', plan = 2, policy = in_turns({ input = 0, dim = 1 }, 2, 2) }
+M.turns_on_one_device = { model = 'gpt_dropout', plan = 1,
+  policy = in_turns({ input = 0, dim = 0 }, 1, 4) }
+-- Rows over devices, columns in turns.
+M.turns_of_another_dim = { model = 'mlp', plan = 2, policy = function(graph)
+  local node = graph:select({ op = 'gelu' })[1]
+  graph:partition(node, { input = 0, dim = 0 }, 2)
+  graph:partition(node, { input = 0, dim = 1 }, 2)
+  graph:assign(node, { 0, 0, 1, 1 })
+  graph:replicate_rest()
+end }
+
+-- The worked examples.
+local function example(name, plan, pas_config)
+  return { model = 'gpt_dropout', plan = plan, pas_config = pas_config,
+    policy = assert(loadfile('examples/policies/' .. name .. '.lua'))() }
+end
+M.example_coshard = example('coshard', 2)
+M.example_coshard_4_turns = example('coshard', 1, { turns = 4 })
+M.example_three_stages = example('three_stages', 3)
+M.example_three_stages.make = function()
+  return GPT { vocab = 16, layers = 3, heads = 2, width = 8, block = 8, bias = true, dropout = 0.1 }
+end
+M.example_three_stages.sample = require('tests.equivalence.plans.models').gpt.sample
 
 return M

@@ -5,6 +5,14 @@ local M = {}
 
 local bytes_of = { float64 = 8, int64 = 8, float32 = 4, bool = 1 }
 
+-- Whether an accumulation takes its operand over.
+local function owned(instr)
+  for _, arg in ipairs(instr.args) do
+    if arg[1] == 'owned' then return arg[2] end
+  end
+  return false
+end
+
 local function size(slot)
   local n = bytes_of[slot.dtype]
   for _, length in ipairs(slot.shape) do n = n * length end
@@ -35,6 +43,12 @@ function M.of(program)
           if id and own(id) then live = live - size(p.slots[id + 1]) end
         end
       else
+        -- The gradient takes an addend over; a result in place is its first operand.
+        local first = instr.args[1] and type(instr.args[1][2]) == 'table' and instr.args[1][2].value
+        local in_place = instr.op and instr.op:match '^[^.]+':match '%w_$'
+        if first and own(first) and (in_place or instr.kind == 'accumulate' and owned(instr)) then
+          live = live - size(p.slots[first + 1])
+        end
         for _, id in ipairs(instr.outs or {}) do
           if id >= 0 and own(id) then live = live + size(p.slots[id + 1]) end
         end
