@@ -78,7 +78,7 @@ Distribution::Distribution(const Graph& graph, std::shared_ptr<const plan::Plan>
   fitted_ = plan::fit(*plan_, graph);
   for (const Node& node : graph.nodes) {
     const plan::OpPlan& op = fitted_.ops[static_cast<size_t>(node.id)];
-    const size_t devices = op.devices.size() / static_cast<size_t>(op.turns());
+    const size_t devices = std::set<int>(op.devices.begin(), op.devices.end()).size();
     if (devices != devices_of(op.stage).size())
       fail(ErrorKind::plan,
            "[lower.place] {} runs on {} of the {} devices of its stage; expected a part on each",
