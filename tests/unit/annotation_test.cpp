@@ -180,3 +180,40 @@ TEST_CASE("a reshape annotation fits its shapes, and its splits hold the same el
     }
   });
 }
+
+TEST_CASE("an annotation tells the shapes of outputs") {
+  const auto shapes = [](const char* text, std::vector<Shape> inputs,
+                         std::map<std::string, int64_t> arguments = {}) {
+    std::string why;
+    const auto out = output_shapes(Annotation::parse(text), inputs, arguments, &why);
+    return out ? *out : std::vector<Shape>{{-1}};
+  };
+  CHECK(shapes("n k+, h k+ -> n h", {{4, 6}, {8, 6}}) == std::vector<Shape>{{4, 8}});
+  CHECK(shapes("* k+, h k+ -> * h", {{2, 3, 6}, {8, 6}}) == std::vector<Shape>{{2, 3, 8}});
+  CHECK(shapes("n (h d) -> n h d, 1", {{4, 6}}, {{"h", 2}}) == std::vector<Shape>{{4, 2, 3}, {1}});
+  std::string why;
+  CHECK_FALSE(output_shapes(Annotation::parse("n k, h k -> n h"), {{4, 6}, {8, 5}}, {}, &why));
+  CHECK_THAT(why, Contains("dim 1 of [8, 5] should be 6"));
+  CHECK_FALSE(output_shapes(Annotation::parse("n (h d) -> n h"), {{4, 6}}, {}, &why));
+  CHECK_THAT(why, Contains("the length of 'h' is not known"));
+}
+
+TEST_CASE("a transform rule goes before the annotation") {
+  auto b = *Binding::bind(Annotation::parse("n, v^ d -> n d"), {{5}, {8, 4}}, {{5, 4}});
+  CHECK_FALSE(b.identifier(1, 0));
+  using Kind = TensorSplit::Kind;
+  TransformRule rule{1,
+                     0,
+                     {{Kind::replicate, {}, false}, {Kind::dims, {0}, false}},
+                     {{Kind::value, {}, false}},
+                     {}};
+  b.add_rules({rule}, {{5}, {8, 4}});
+  CHECK(b.refusal(1, 0, 3) == "'rule of input 1 dim 0' is 8 long, which 3 does not divide");
+  CHECK(b.refusal(1, 0, 3, true));  // a rule takes equal parts
+  const Split s = b.split(1, 0, 2);
+  CHECK(s.outputs[0].kind == Kind::value);
+  CHECK(s.inputs[1].axes == std::vector<int>{0});
+  CHECK(b.transform_space().size() == 3);
+  rule.outputs.clear();
+  CHECK_THROWS_WITH(b.add_rules({rule}, {{5}, {8, 4}}), Contains("has 2 inputs and 0 outputs"));
+}

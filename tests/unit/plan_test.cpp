@@ -132,3 +132,13 @@ TEST_CASE("a plan is for its number of devices") {
                     Catch::Contains("spans 2 devices, compute_config.plan_ngpus is 4"));
   CHECK_THROWS_WITH(for_devices(p, 2, 5), Catch::Contains("expected a multiple"));
 }
+
+TEST_CASE("a device that stands in a row runs its parts in turns") {
+  OpPlan op;
+  op.devices = {0, 1};
+  CHECK(op.turns() == 1);
+  op.devices = {0, 0, 1, 1};
+  CHECK(op.turns() == 2);
+  op.devices = {3, 3, 3};
+  CHECK(op.turns() == 3);
+}
