@@ -257,6 +257,11 @@ Types embedding(const CallView& call) {
   out.push_back(weight.shape[1]);
   return {{out, weight.dtype}};
 }
+// Rows may lie on several devices: each gives the rows it has, zeros else.
+Texts embedding_text(const CallView& call) {
+  const bool whole = call.boolean("scale_grad_by_freq") || call.boolean("sparse");
+  return {whole ? "v^ e, * -> * e" : "v+ e, * -> * e"};
+}
 Types embedding_backward(const CallView& call) {
   const TensorType& grad = call.tensor("grad_output");
   return {{{call.integer("num_weights"), grad.shape.back()}, grad.dtype}};
@@ -301,7 +306,7 @@ std::vector<OpInfo> index_rows() {
             "aten::diagonal_backward"},
            {.infer = window_backward});
   rows.add({"aten::diagonal_scatter"}, {.infer = diagonal_scatter});
-  rows.add({"aten::embedding"}, {.infer = embedding, .annotations = Texts{"v^ e, * -> * e"}});
+  rows.add({"aten::embedding"}, {.infer = embedding, .annotations = embedding_text});
   rows.add({"aten::embedding_dense_backward"},
            {.infer = embedding_backward, .annotations = embedding_backward_text});
   rows.add({"aten::one_hot"}, {.infer = one_hot, .annotations = one_hot_text, .constant = true});

@@ -1,5 +1,5 @@
-// Rows of losses and their derivatives. A summed loss may be split along what it sums; a mean may
-// not, since its parts would have to be rescaled.
+// Rows of losses and their derivatives. A loss may be split along what it sums; the parts of a mean
+// are sums that `lower` divides by what all devices count.
 #include "annotate/rows.h"
 
 namespace nns::annotate {
@@ -13,7 +13,11 @@ int64_t reduction(const CallView& call) {
   return r;
 }
 std::string mark_of(int64_t r) {
-  return r == kSum ? "+" : r == kMean ? "^" : "";
+  return r == kNone ? "" : "+";
+}
+// Where nothing divides the parts of a mean anew.
+std::string kernel_mark(int64_t r) {
+  return r == kMean ? "^" : mark_of(r);
 }
 
 // --- classes -------------------------------------------------------------------------------------
@@ -52,10 +56,10 @@ Types class_loss_and_weight(const CallView& call) {
 struct ClassDims {
   DimTexts self, target, weight;
 };
-ClassDims class_dims(const Classes& c, std::string_view mark) {
+ClassDims class_dims(const Classes& c, std::string_view mark, std::string_view classes = "^") {
   ClassDims d;
   for (size_t i = 0; i < c.self->shape.size(); ++i) {
-    d.self.push_back(letter(i) + std::string(i == c.axis ? "^" : mark));
+    d.self.push_back(letter(i) + std::string(i == c.axis ? classes : mark));
     if (i != c.axis || c.probabilities) d.target.push_back(d.self.back());
   }
   d.weight = {d.self[c.axis]};
@@ -63,12 +67,16 @@ ClassDims class_dims(const Classes& c, std::string_view mark) {
 }
 Texts class_loss_text(const CallView& call) {
   const Classes c = classes_of(call);
-  const ClassDims d = class_dims(c, mark_of(reduction(call)));
+  const int64_t r = reduction(call);
+  // Scores of classes on several devices: only where a label has one class and all weigh alike.
+  const bool apart = call.base() == "aten::cross_entropy_loss" && !c.probabilities && !c.weight;
+  const ClassDims d =
+      class_dims(c, infer(call).size() > 1 ? kernel_mark(r) : mark_of(r), apart ? "" : "^");
   std::vector<DimTexts> in = {d.self, d.target}, out;
   if (c.weight != nullptr) in.push_back(d.weight);
   DimTexts each = d.self;
   each.erase(each.begin() + static_cast<long>(c.axis));
-  out.push_back(reduction(call) == kNone ? each : DimTexts{});
+  out.push_back(r == kNone ? each : DimTexts{});
   if (infer(call).size() > 1) out.push_back({});
   return {annotation(in, out)};
 }
@@ -105,7 +113,7 @@ Types row_loss(const CallView& call) {
   return {class_loss(call)[0], {{c.self->shape[0]}, dtype}, {{}, dtype}};
 }
 Texts row_loss_text(const CallView& call) {
-  const ClassDims d = class_dims(rows_of(call), mark_of(reduction(call)));
+  const ClassDims d = class_dims(rows_of(call), kernel_mark(reduction(call)));
   const DimTexts loss = reduction(call) == kNone ? d.target : DimTexts{};
   return {annotation({d.self, d.target}, {loss, d.target, {}})};
 }

@@ -132,7 +132,8 @@ Types channel_backward(const CallView& call) {
     out.push_back(mask[i] ? parameter : undefined_output(input.dtype));
   return out;
 }
-// Channels are independent; batch and positions are frozen where statistics are taken over them.
+// Channels are independent; batch and positions are frozen where a kernel takes statistics over
+// them.
 DimTexts channel_dims(const CallView& call, std::string_view mark) {
   DimTexts dims = letters(call.tensor("input").shape.size());
   for (size_t i = 0; i < dims.size(); ++i)
@@ -140,7 +141,8 @@ DimTexts channel_dims(const CallView& call, std::string_view mark) {
   return dims;
 }
 Texts batch_norm_text(const CallView& call) {
-  const DimTexts input = channel_dims(call, is_training(call) ? "^" : "");
+  const bool frozen = is_training(call) && call.base() != "aten::batch_norm";
+  const DimTexts input = channel_dims(call, frozen ? "^" : "");
   std::vector<DimTexts> in = {input}, out = {input};
   add_present(call, {"weight", "bias", "running_mean", "running_var"}, {input[1]}, in);
   for (size_t i = 1; i < infer(call).size(); ++i)

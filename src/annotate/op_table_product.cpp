@@ -33,7 +33,8 @@ Types linear(const CallView& call) {
 }
 Texts linear_text(const CallView& call) {
   if (call.tensor("weight").shape.size() == 1) return {"* k^, k^ -> *"};
-  if (call.has("bias")) return {"* k^, n k^, n -> * n"};
+  // Only one of the addends takes the bias, so its gradient is whole on each.
+  if (call.has("bias")) return {"* k+, n k+, n : /k -> * n"};
   return {"* k+, n k+ -> * n"};
 }
 double linear_flops(const CallView& call) {
@@ -346,7 +347,8 @@ AttentionDims attention_dims(const CallView& call) {
   const auto name = [&](const Shape& shape, size_t i, bool grouped) -> std::string {
     if (shape[i] == 1 && out[i] != 1) return "1";
     const std::string axis_name = fmt::format("b{}", i);
-    const bool heads = i + 1 == lead && a.heads_per_group > 1;
+    // One head of keys for all queries needs no groups.
+    const bool heads = i + 1 == lead && a.heads_per_group > 1 && a.k->shape[i] > 1;
     return heads && grouped ? fmt::format("({} g^)", axis_name) : axis_name;
   };
   for (size_t i = 0; i < lead; ++i) {

@@ -182,7 +182,8 @@ std::vector<OpInfo> reduction_rows() {
   // --- reductions: a sum may be split along what it sums ---
   rows.add({"aten::sum", "aten::nansum"}, {.infer = sum, .annotations = summed});
   rows.add({"aten::prod"}, {.infer = sum, .annotations = frozen_axes});
-  rows.add({"aten::mean", "aten::nanmean"}, {.infer = mean, .annotations = frozen_axes});
+  rows.add({"aten::mean"}, {.infer = mean, .annotations = summed});
+  rows.add({"aten::nanmean"}, {.infer = mean, .annotations = frozen_axes});
   rows.add({"aten::amax", "aten::amin", "aten::max", "aten::min", "aten::median"},
            {.infer = extremum, .annotations = frozen_axes});
   rows.add({"aten::max.dim", "aten::min.dim", "aten::median.dim"},

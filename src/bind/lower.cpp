@@ -8,6 +8,7 @@
 #include "lower/lower.h"
 #include "lower/rule.h"
 #include "lower/signature.h"
+#include "lower/traffic.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -110,15 +111,16 @@ int constants(lua_State* L) {
   return 1;
 }
 
-// Whether a path leads from the parameter to the loss.
-bool has_gradient(const lower::Program& p, int slot) {
+// How many addends of its gradient a micro-batch gives; 0: no path leads from it to the loss.
+int addends(const lower::Program& p, int slot) {
+  int n = 0;
   for (const lower::Segment& segment : p.segments)
     for (const lower::Instr& instr : segment.instrs)
-      if (instr.kind == lower::InstrKind::accumulate && instr.target == slot) return true;
-  return false;
+      n += instr.kind == lower::InstrKind::accumulate && instr.target == slot;
+  return n;
 }
 
-// {name, shape, dtype, whole =, start =, reduce = ranks, holders =, sharded =, gradient =} of each
+// {name, shape, dtype, whole =, start =, reduce = ranks, holders =, sharded =, addends =} of each
 // parameter; `whole` and `start` (per dimension) only where the rank holds a part, `reduce` only
 // where gradients are summed.
 int parameters(lua_State* L) {
@@ -137,20 +139,76 @@ int parameters(lua_State* L) {
       lua_setfield(L, -2, "holders");
       lua_pushboolean(L, share.sharded);
       lua_setfield(L, -2, "sharded");
-      lua_pushboolean(L, has_gradient(p, p.parameters[i]));
-      lua_setfield(L, -2, "gradient");
+      lua_pushinteger(L, addends(p, p.parameters[i]));
+      lua_setfield(L, -2, "addends");
     }
     lua_pop(L, 1);
   }
   return 1;
 }
-int buffers(lua_State* L) {  // the same without what concerns gradients
+int buffers(lua_State* L) {  // the same with `decay` in place of what concerns gradients
   const lower::Program& p = program(L);
   push_leaves(L, p, p.buffers);
   for (size_t i = 0; i < p.buffers.size(); ++i) {
     lua_rawgeti(L, -1, static_cast<int>(i + 1));
     push_part(L, p.slot(p.buffers[i]));
+    for (const lower::Segment& segment : p.segments)
+      for (const lower::Instr& instr : segment.instrs)
+        if (instr.kind == lower::InstrKind::update && instr.target == p.buffers[i] &&
+            instr.args.size() > 1) {
+          lua_pushnumber(L, std::get<double>(instr.args[1].value));
+          lua_setfield(L, -2, "decay");
+        }
     lua_pop(L, 1);
+  }
+  return 1;
+}
+
+std::vector<lower::Bucket> buckets_at(lua_State* L) {
+  return lower::buckets(program(L), script::opt_int(L, 2, 25 << 20));
+}
+// ([bytes]) → list of { ranks =, names = }: gradients that one all-reduce sums, as they become
+// complete.
+int buckets(lua_State* L) {
+  const lower::Program& p = program(L);
+  const auto list = buckets_at(L);
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const lower::Bucket& bucket = list[i];
+    lua_createtable(L, 0, 2);
+    script::push_ints(L, {bucket.ranks.begin(), bucket.ranks.end()});
+    lua_setfield(L, -2, "ranks");
+    lua_createtable(L, static_cast<int>(bucket.parameters.size()), 0);
+    for (size_t k = 0; k < bucket.parameters.size(); ++k) {
+      push_string(L, p.slot(bucket.parameters[k]).name);
+      lua_rawseti(L, -2, static_cast<int>(k + 1));
+    }
+    lua_setfield(L, -2, "names");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// ([bytes of a bucket]) → list of { segment =, op =, ranks =, calls =, bytes =, weights = }: what
+// the rank sends.
+int traffic(lua_State* L) {
+  const auto list = lower::traffic(program(L), buckets_at(L));
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    lua_createtable(L, 0, 6);
+    push_string(L, list[i].segment);
+    lua_setfield(L, -2, "segment");
+    push_string(L, list[i].op);
+    lua_setfield(L, -2, "op");
+    const std::pair<const char*, int64_t> numbers[] = {
+        {"ranks", list[i].ranks}, {"calls", list[i].calls}, {"bytes", list[i].bytes}};
+    for (const auto& [key, value] : numbers) {
+      lua_pushnumber(L, static_cast<double>(value));
+      lua_setfield(L, -2, key);
+    }
+    lua_pushboolean(L, list[i].weights);
+    lua_setfield(L, -2, "weights");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
   return 1;
 }
@@ -229,6 +287,8 @@ int open(lua_State* L) {
                              {"key", guarded<key>},
                              {"parameters", guarded<parameters>},
                              {"buffers", guarded<buffers>},
+                             {"buckets", guarded<buckets>},
+                             {"traffic", guarded<traffic>},
                              {"inputs", guarded<inputs>},
                              {"constants", guarded<constants>},
                              {"fallbacks", guarded<fallbacks>},

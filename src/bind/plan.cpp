@@ -61,6 +61,28 @@ int replicate(lua_State* L) {  // (builder, node, parts)
   builder_at(L).replicate(small(L, 2), small(L, 3));
   return 0;
 }
+// Per tensor 'replicate', 'value', or the dimension that is cut.
+void push_splits(lua_State* L, const std::vector<annotate::TensorSplit>& splits) {
+  lua_createtable(L, static_cast<int>(splits.size()), 0);
+  for (size_t i = 0; i < splits.size(); ++i) {
+    if (splits[i].kind == annotate::TensorSplit::Kind::dims)
+      lua_pushinteger(L, splits[i].axes.at(0));
+    else
+      script::push_string(
+          L, splits[i].kind == annotate::TensorSplit::Kind::value ? "value" : "replicate");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+int split(lua_State* L) {  // (builder, node, input, dim, parts) → { inputs =, outputs = } or nil
+  const auto split = builder_at(L).split(small(L, 2), small(L, 3), small(L, 4), small(L, 5));
+  if (!split) return 0;
+  lua_createtable(L, 0, 2);
+  push_splits(L, split->inputs);
+  lua_setfield(L, -2, "inputs");
+  push_splits(L, split->outputs);
+  lua_setfield(L, -2, "outputs");
+  return 1;
+}
 int assign(lua_State* L) {  // (builder, node, devices)
   builder_at(L).assign(small(L, 2), ints_at(L, 3));
   return 0;
@@ -199,6 +221,7 @@ int open(lua_State* L) {
                                    {{"partition", guarded<partition>},
                                     {"refusal", guarded<refusal>},
                                     {"choices", guarded<choices>},
+                                    {"split", guarded<split>},
                                     {"replicate", guarded<replicate>},
                                     {"assign", guarded<assign>},
                                     {"stage", guarded<stage>},

@@ -256,6 +256,38 @@ std::vector<Move> moves_between(const Layout& from, const Layout& to, const Shap
   return moves;
 }
 
+namespace {
+
+// A region in the coordinates of the piece that starts at `origin`.
+void append_region(Shape& out, int rank, const std::vector<Range>& box,
+                   const std::vector<Range>& origin) {
+  out.push_back(rank);
+  for (size_t d = 0; d < box.size(); ++d) {
+    out.push_back(box[d].start - origin[d].start);
+    out.push_back(box[d].length());
+  }
+}
+
+}  // namespace
+
+Shape sends_of(const Layout& from, const Layout& to, const Shape& shape, int device,
+               int first_rank) {
+  Shape out;
+  const auto mine = from.piece(shape, device).box;
+  for (const Move& m : moves_between(from, to, shape))
+    if (m.source == device) append_region(out, first_rank + m.target, m.box, mine);
+  return out;
+}
+
+Shape receives_of(const Layout& from, const Layout& to, const Shape& shape, int device,
+                  int first_rank) {
+  Shape out;
+  const auto mine = to.piece(shape, device).box;
+  for (const Move& m : moves_between(from, to, shape))
+    if (m.target == device) append_region(out, first_rank + m.source, m.box, mine);
+  return out;
+}
+
 Layout summed(Layout layout) {
   for (Axis& a : layout.axes)
     if (a.kind == AxisKind::value) a.kind = AxisKind::replicate;

@@ -103,6 +103,18 @@ void all_to_all(B& b) {
            {{"dim", b.arg("from")}, {"from", b.arg("dim")}, {"whole", whole}, same(b, "group")}));
 }
 
+// Regions point to point: every holder gets a whole gradient back.
+bool move(Forward& f) {
+  return forward(f, "comm::move", {"shape", "sends", "receives"},
+                 {f.ints("shape"), f.dtype("self")});
+}
+void move_back(B& b) {
+  b.give("self", emit(b, "comm::move",
+                      {{"shape", b.shape("self")},
+                       {"sends", b.arg("back_sends")},
+                       {"receives", b.arg("back_receives")}}));
+}
+
 // R → V: the first keeps the value, the others hold zeros; each gradient is whole.
 void value_chunk(B& b) {
   b.give("self", b.grad());
@@ -118,6 +130,7 @@ std::span<const Rule> comm_rules() {
       rewrite("comm::chunk", chunk, chunk_back),
       rewrite("comm::copy", copy, copy_back),
       rewrite("comm::gather_weight", gather_weight, scatter_gradient),
+      rewrite("comm::move", move, move_back),
       rewrite("comm::owned", copy, owned_back),
       gradient("comm::reduce_scatter", reduce_scatter),
       gradient("comm::value_chunk", value_chunk),

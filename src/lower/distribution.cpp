@@ -309,31 +309,11 @@ std::vector<int> Distribution::arrivals() const {
 }
 
 Shape Distribution::sends(const Layout& from, const Layout& to, const Shape& shape) const {
-  Shape out;
-  const auto whole = from.piece(shape, device_).box;
-  for (const Move& m : moves_between(from, to, shape)) {
-    if (m.source != device_) continue;
-    out.push_back(first_rank_ + m.target);
-    for (size_t d = 0; d < m.box.size(); ++d) {
-      out.push_back(m.box[d].start - whole[d].start);
-      out.push_back(m.box[d].length());
-    }
-  }
-  return out;
+  return sends_of(from, to, shape, device_, first_rank_);
 }
 
 Shape Distribution::receives(const Layout& from, const Layout& to, const Shape& shape) const {
-  Shape out;
-  const auto whole = to.piece(shape, device_).box;
-  for (const Move& m : moves_between(from, to, shape)) {
-    if (m.target != device_) continue;
-    out.push_back(first_rank_ + m.source);
-    for (size_t d = 0; d < m.box.size(); ++d) {
-      out.push_back(m.box[d].start - whole[d].start);
-      out.push_back(m.box[d].length());
-    }
-  }
-  return out;
+  return receives_of(from, to, shape, device_, first_rank_);
 }
 
 }  // namespace nns::lower

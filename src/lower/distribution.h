@@ -41,6 +41,7 @@ class Distribution {
   bool planned() const { return plan_ != nullptr; }
   int device() const { return device_; }          // in the plan
   int first_rank() const { return first_rank_; }  // of the device's scale unit
+  int units() const { return plan_ ? plan_->units() : 1; }
   int world() const { return plan_ ? plan_->runtime_ngpus : 1; }
   int stage() const { return stage_; }
   bool is_last() const { return stage_ == loss_stage_; }  // the stage that makes the loss

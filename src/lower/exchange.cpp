@@ -50,91 +50,62 @@ Ref Exchange::apply(const char* op, Ref x, std::vector<NamedArg> args, const Ten
   return tape_.apply(op, std::move(args), CallSite{}, &types).front();
 }
 
+std::vector<Step> Exchange::steps(const Layout& from, const Layout& to,
+                                  const TensorType& whole) const {
+  std::vector<Step> found = find_adapter(from, to, whole).steps;
+  const bool ordered = std::all_of(found.begin(), found.end(), [&](const Step& s) {
+    if (s.primitive == Primitive::move || s.primitive == Primitive::all_reduce) return true;
+    const Shape ranks = group(s.before, s.axes);
+    return std::is_sorted(ranks.begin(), ranks.end());
+  });
+  if (ordered) return found;
+  // Parts on descending devices, which a collective would join in the wrong order.
+  const Layout source = summed(from);
+  found = from.has_value_axis() ? steps(from, source, whole) : std::vector<Step>{};
+  if (!same_pieces(source, to, whole.shape))
+    found.push_back({Primitive::move, {}, 0, 0, source, to, {}});
+  return found;
+}
+
+Ref Exchange::move(Ref x, const Step& step, const TensorType& whole) {
+  const auto moves = [&](auto list, const Layout& a, const Layout& b) {
+    return list(a, b, whole.shape, device_, first_rank_);
+  };
+  const TensorType type{step.after.local_shape(whole.shape, device_), whole.dtype};
+  return apply("comm::move", x,
+               {{"shape", type.shape},
+                {"sends", moves(sends_of, step.before, step.after)},
+                {"receives", moves(receives_of, step.before, step.after)},
+                {"back_sends", moves(sends_of, step.after, step.before)},
+                {"back_receives", moves(receives_of, step.after, step.before)}},
+               type);
+}
+
 Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const TensorType& whole) {
-  const Adapter adapter = find_adapter(from, use.layout, whole);
-  if (adapter.steps.empty()) {
+  const std::vector<Step> path = steps(from, use.layout, whole);
+  const bool moved = std::any_of(path.begin(), path.end(),
+                                 [](const Step& s) { return s.primitive == Primitive::move; });
+  if (path.empty() || moved) {
+    for (const Step& step : path) x = collective(x, step, {}, whole);
     std::vector<int> axes;
     for (size_t a = 0; a < use.partial.size(); ++a)
       if (use.partial[a] && use.layout.axes[a].size > 1) axes.push_back(static_cast<int>(a));
     return copied(x, use.layout, axes);
   }
-  for (const Step& step : adapter.steps)
-    if (step.primitive == Primitive::move)
-      fail(ErrorKind::plan, "[lower.exchange] no collective turns {} into {} for {}",
-           to_string(from), to_string(use.layout), to_string(whole));
   Layout mesh = from, goal = use.layout;
   const bool aligned = align(mesh, goal, whole.shape);
   std::vector<bool> partial =
       aligned ? partial_axes(from, use, goal, whole.shape) : std::vector<bool>{};
   // What is left of the partial axes after each step, from the last to the first: a step that sums
   // them on the way back leaves whole gradients before it.
-  std::vector<std::vector<int>> summed(adapter.steps.size());
-  for (size_t s = adapter.steps.size(); s-- > 0;)
-    for (int a : adapter.steps[s].axes)
+  std::vector<std::vector<int>> summed(path.size());
+  for (size_t s = path.size(); s-- > 0;)
+    for (int a : path[s].axes)
       if (static_cast<size_t>(a) < partial.size() && partial[static_cast<size_t>(a)]) {
         summed[s].push_back(a);
         partial[static_cast<size_t>(a)] = false;
       }
-  for (size_t s = 0; s < adapter.steps.size(); ++s) {
-    const Step& step = adapter.steps[s];
-    const TensorType type{step.after.local_shape(whole.shape, device_), whole.dtype};
-    const Shape ranks = group(step.before, step.axes);
-    if (step.primitive != Primitive::all_reduce && !std::is_sorted(ranks.begin(), ranks.end()))
-      fail(
-          ErrorKind::plan,
-          "[lower.exchange] the parts of {} lie on devices in descending order; expected ascending "
-          "devices along every axis",
-          to_string(step.before));
-    const int64_t dim = step.dim;
-    const auto length = [&](int d) {
-      return step.after.local_shape(whole.shape, device_).at(static_cast<size_t>(d));
-    };
-    switch (step.primitive) {
-      case Primitive::all_reduce: {
-        const Shape back = summed[s].empty() ? Shape{} : group(step.before, summed[s]);
-        x = apply("comm::all_reduce", x, {{"group", ranks}, {"grad_group", back}}, type);
-        break;
-      }
-      case Primitive::all_gather: {
-        const int64_t start =
-            step.before.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start -
-            step.after.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start;
-        x = apply("comm::all_gather", x,
-                  {{"dim", dim},
-                   {"whole", length(step.dim)},
-                   {"group", ranks},
-                   {"start", start},
-                   {"partial", !summed[s].empty()}},
-                  type);
-        break;
-      }
-      case Primitive::chunk: {
-        const int64_t start =
-            step.after.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start -
-            step.before.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start;
-        x = apply("comm::chunk", x,
-                  {{"dim", dim}, {"start", start}, {"length", length(step.dim)}, {"group", ranks}},
-                  type);
-        break;
-      }
-      case Primitive::reduce_scatter:
-        x = apply("comm::reduce_scatter", x, {{"dim", dim}, {"group", ranks}}, type);
-        break;
-      case Primitive::all_to_all:
-        x = apply("comm::all_to_all", x,
-                  {{"dim", dim},
-                   {"from", static_cast<int64_t>(step.from)},
-                   {"whole", length(step.from)},
-                   {"group", ranks}},
-                  type);
-        break;
-      case Primitive::value_chunk:
-        x = apply("comm::value_chunk", x, {{"group", ranks}}, type);
-        break;
-      case Primitive::move:
-        break;
-    }
-  }
+  for (size_t s = 0; s < path.size(); ++s) x = collective(x, path[s], summed[s], whole);
   std::vector<int> rest;
   for (size_t a = 0; a < partial.size(); ++a)
     if (partial[a]) rest.push_back(static_cast<int>(a));
@@ -147,6 +118,55 @@ Ref Exchange::owned(Ref x, const OperandUse& home) {
     if (home.partial[a] && home.layout.axes[a].size > 1) axes.push_back(static_cast<int>(a));
   if (axes.empty() || !tape_.requires_grad(x)) return x;
   return apply("comm::owned", x, {{"group", group(home.layout, axes)}}, e_.type(x));
+}
+
+// `summed`: axes over which the step sums the gradient on the way back.
+Ref Exchange::collective(Ref x, const Step& step, const std::vector<int>& summed,
+                         const TensorType& whole) {
+  const TensorType type{step.after.local_shape(whole.shape, device_), whole.dtype};
+  const Shape ranks = group(step.before, step.axes);
+  const int64_t dim = step.dim;
+  const auto length = [&](int d) { return type.shape.at(static_cast<size_t>(d)); };
+  const auto start = [&](const Layout& a, const Layout& b) {
+    return a.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start -
+           b.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start;
+  };
+  switch (step.primitive) {
+    case Primitive::all_reduce:
+      return apply(
+          "comm::all_reduce", x,
+          {{"group", ranks}, {"grad_group", summed.empty() ? Shape{} : group(step.before, summed)}},
+          type);
+    case Primitive::all_gather:
+      return apply("comm::all_gather", x,
+                   {{"dim", dim},
+                    {"whole", length(step.dim)},
+                    {"group", ranks},
+                    {"start", start(step.before, step.after)},
+                    {"partial", !summed.empty()}},
+                   type);
+    case Primitive::chunk:
+      return apply("comm::chunk", x,
+                   {{"dim", dim},
+                    {"start", start(step.after, step.before)},
+                    {"length", length(step.dim)},
+                    {"group", ranks}},
+                   type);
+    case Primitive::reduce_scatter:
+      return apply("comm::reduce_scatter", x, {{"dim", dim}, {"group", ranks}}, type);
+    case Primitive::all_to_all:
+      return apply("comm::all_to_all", x,
+                   {{"dim", dim},
+                    {"from", static_cast<int64_t>(step.from)},
+                    {"whole", length(step.from)},
+                    {"group", ranks}},
+                   type);
+    case Primitive::value_chunk:
+      return apply("comm::value_chunk", x, {{"group", ranks}}, type);
+    case Primitive::move:
+      break;
+  }
+  return move(x, step, whole);
 }
 
 Ref Exchange::copied(Ref x, const Layout& layout, const std::vector<int>& axes) {

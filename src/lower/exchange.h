@@ -15,7 +15,7 @@ class Exchange {
       : tape_(tape), e_(emitter), device_(device), first_rank_(first_rank) {}
 
   // Emits what turns the local piece `x` of a value laid out as `from` into the piece that `use`
-  // wants, and returns it. Throws a plan Error where only a move between devices would do.
+  // wants, and returns it: by collectives, or point to point where no collective lines up.
   Ref convert(Ref x, const Layout& from, const OperandUse& use, const TensorType& whole);
 
   // A weight whose gradients are addends where `home` is partial, for a use that gives whole ones:
@@ -28,6 +28,10 @@ class Exchange {
  private:
   // `x` itself, whose gradient is summed over the axes.
   Ref copied(Ref x, const Layout& layout, const std::vector<int>& axes);
+  // Steps that this class can emit: collectives over ascending devices, or a move.
+  std::vector<Step> steps(const Layout& from, const Layout& to, const TensorType& whole) const;
+  Ref collective(Ref x, const Step& step, const std::vector<int>& summed, const TensorType& whole);
+  Ref move(Ref x, const Step& step, const TensorType& whole);
   Ref apply(const char* op, Ref x, std::vector<NamedArg> args, const TensorType& type);
 
   Tape& tape_;

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "lower/distribution.h"
 #include "lower/exchange.h"
+#include "lower/part.h"
 #include "lower/passes.h"
 #include "lower/tape.h"
 
@@ -202,7 +203,11 @@ class Lowering {
     CallSite site{node.ordinal, node.context.grad_enabled, region, {}, {}};
     std::vector<TensorType> types;
     std::vector<NamedArg> args = local_call(node, turn, site, types);
-    const std::vector<Ref> outs = tape_.apply(node.op, std::move(args), site, &types);
+    std::optional<std::vector<Ref>> part;
+    if (const NodePlacement* placed = where_.planned() ? where_.placed(node) : nullptr)
+      part = emit_part({graph_, node, *placed, exchange_, where_.device()}, args, site, tape_, e_);
+    const std::vector<Ref> outs =
+        part ? std::move(*part) : tape_.apply(node.op, std::move(args), site, &types);
     NNS_CHECK(outs.size() == types.size(), "{} lowered to {} outputs, not {}", node.op, outs.size(),
               types.size());
     const std::string name = hint(node, calls_in_module);
@@ -497,8 +502,39 @@ class Lowering {
       instr.node = node.id;
       instr.module = node.module;
       instr.loc = node.loc;
+      if (const auto factor = decay_of(buffer, value)) instr.args.push_back({"decay", *factor});
       instrs.push_back(std::move(instr));
     }
+  }
+
+  // How much of a buffer a value that derives from it keeps; nothing where that is no number.
+  std::optional<double> decay(int buffer, int value) const {
+    if (value == buffer) return 1;
+    const int producer = graph_.value({value}).producer;
+    if (producer < 0) return std::nullopt;
+    const Node& node = graph_.nodes[static_cast<size_t>(producer)];
+    const CallContext call(const_cast<Emitter&>(e_), node.op, node.args);
+    if (node.op.starts_with("aten::batch_norm")) {
+      const bool mean = node.outputs.at(1) == value;
+      const auto before = decay(buffer, call.in(mean ? "running_mean" : "running_var").id);
+      if (before) return *before * (1 - call.real("momentum"));
+    } else if (node.op.starts_with("aten::add.") && call.is_tensor("self")) {
+      return decay(buffer, call.in("self").id);
+    }
+    return std::nullopt;
+  }
+
+  // Units that each run some of the micro-batches put their updates together by what they add.
+  std::optional<double> decay_of(int buffer, int value) const {
+    const auto factor = decay(buffer, value);
+    if (!factor && where_.units() > 1)
+      throw Error(
+          ErrorKind::plan,
+          fmt::format("[lower.buffer] {} is written as no running average or sum of itself; "
+                      "{} scale units cannot put their updates together",
+                      graph_.value({buffer}).name, where_.units()),
+          "set compute_config.plan_ngpus to the number of ranks");
+    return factor;
   }
 
   // What has no name yet is called after its operator.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "annotate/assisted.h"
 #include "base/error.h"
 
 namespace nns::lower {
@@ -123,6 +124,37 @@ class Cutter {
   std::map<std::string, int64_t> lengths_;
 };
 
+// Operand that output number `extra` behind the operator's own ones is the new content of.
+size_t written_operand(const graph::Node& node, size_t extra) {
+  const annotate::OpInfo* info = annotate::find(node.op);
+  NNS_CHECK(info != nullptr && extra < info->mutates.size(), "{} has too many outputs", node.op);
+  size_t i = 0;
+  for (const graph::NamedArg& a : node.args) {
+    if (a.name == info->mutates[extra]) return i;
+    if (const auto* one = std::get_if<graph::ValueRef>(&a.value)) i += one->id >= 0;
+    if (const auto* list = std::get_if<std::vector<graph::ValueRef>>(&a.value))
+      for (graph::ValueRef ref : *list) i += ref.id >= 0;
+  }
+  NNS_CHECK(false, "{} has no operand {}", node.op, info->mutates[extra]);
+}
+
+// What a split makes of output `i`; contents of buffers that the call writes come last.
+const TensorSplit& output_split(const graph::Node& node, const annotate::Split& split, size_t i) {
+  const size_t own = split.outputs.size();
+  return i < own ? split.outputs[i] : split.inputs.at(written_operand(node, i - own));
+}
+
+// Parts that need what other parts know cannot wait for them in turns.
+void refuse_assisted(const annotate::CallView& call, const annotate::Split& split,
+                     const plan::OpPlan& op) {
+  if (annotate::is_assisted(call, split))
+    throw Error(ErrorKind::plan,
+                fmt::format("[lower.place] {}: its parts along '{}' need each other's results, so "
+                            "they cannot run in turns",
+                            plan::to_string(op.key), split.identifier),
+                "cut another dimension, or give every part a device of its own");
+}
+
 }  // namespace
 
 NodePlacement place(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op,
@@ -131,6 +163,7 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
   out.stage = op.stage;
   out.args = node.args;
   const size_t operands = graph::inputs_of(node).size();
+  const annotate::CallView call(graph, node);
   const std::vector<int> devices = distinct(op);
   out.inputs.assign(operands, {{devices, {}}, {}});
   out.outputs.assign(node.outputs.size(), {devices, {}});
@@ -152,20 +185,23 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
       continue;
     }
     const annotate::Split split = cutter.cut(step);
+    if (!turns.empty()) refuse_assisted(call, split, op);
     for (size_t i = 0; i < operands; ++i) {
       const TensorSplit& t = split.inputs.at(i);
       out.inputs[i].layout.axes.push_back(axis_of(t, step.parts, node));
       out.inputs[i].partial.push_back(t.kind == TensorSplit::Kind::replicate && !t.keeps_gradient);
     }
     for (size_t i = 0; i < out.outputs.size(); ++i)
-      out.outputs[i].axes.push_back(axis_of(split.outputs.at(i), step.parts, node));
+      out.outputs[i].axes.push_back(axis_of(output_split(node, split, i), step.parts, node));
     out.args = cutter.narrow(out.args, split, part, step.parts, true);
   }
   for (const plan::Step& step : turns) {
     const annotate::Split split = cutter.cut(step);
+    refuse_assisted(call, split, op);
     out.turns = step.parts;
     for (const TensorSplit& t : split.inputs) out.turn_inputs.push_back(turn_cut(t, op));
-    for (const TensorSplit& t : split.outputs) out.turn_outputs.push_back(turn_cut(t, op));
+    for (size_t i = 0; i < out.outputs.size(); ++i)
+      out.turn_outputs.push_back(turn_cut(output_split(node, split, i), op));
     for (int j = 0; j < step.parts; ++j)
       out.turn_args.push_back(cutter.narrow(out.args, split, j, step.parts, false));
   }

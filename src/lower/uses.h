@@ -25,7 +25,7 @@ inline bool is_local(const Program& program, int slot) {
 bool makes_memory(std::string_view op);
 // Whether `op` does something beside its results: other ranks wait for it.
 inline bool has_effect(std::string_view op) {
-  return op == "comm::send" || op == "comm::receive";
+  return op == "comm::send" || op == "comm::receive" || op == "comm::move";
 }
 // Whether `op` writes its first argument and returns it.
 inline bool is_in_place(std::string_view op) {

@@ -65,6 +65,11 @@ std::optional<std::string> Builder::refusal(int id, int input, int dim, int part
                     uneven && before == cuts.end());
 }
 
+std::optional<annotate::Split> Builder::split(int id, int input, int dim, int parts) const {
+  if (refusal(id, input, dim, parts)) return std::nullopt;
+  return binding(id)->split(input, dim, parts);
+}
+
 void Builder::partition(int id, int input, int dim, int parts, bool uneven) {
   Op& o = op(id);
   if (const auto why = refusal(id, input, dim, parts, uneven)) {

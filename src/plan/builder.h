@@ -26,6 +26,8 @@ class Builder {
   // Why `partition` would refuse, or nothing.
   std::optional<std::string> refusal(int node, int input, int dim, int parts,
                                      bool uneven = false) const;
+  // What `partition` would do to the node's tensors; nothing where it would refuse.
+  std::optional<annotate::Split> split(int node, int input, int dim, int parts) const;
   // Every (input, dim) of the node that can be cut at all.
   std::vector<annotate::Place> choices(int node) const;
   void replicate(int node, int parts);

@@ -5,6 +5,7 @@
 #include <lua.hpp>
 #include <memory>
 
+#include "annotate/assisted.h"
 #include "annotate/grammar.h"
 #include "base/error.h"
 #include "script/state.h"
@@ -99,7 +100,8 @@ class Probe : public tensor::Interceptor {
   }
 };
 
-// Pushes {op, types, random, annotation, splits = {{input, dim, identifier, length, outputs}}}.
+// Pushes {op, types, random, annotation, splits = {{input, dim, identifier, length, assisted,
+// outputs}}}.
 class Describe : public Probe {
  public:
   int record(lua_State* L, const tensor::Call& call) override {
@@ -118,10 +120,12 @@ class Describe : public Probe {
       int n = 0;
       for (const annotate::Place place : binding->transform_space()) {
         const auto split = binding->split(place.input, place.dim, 1);
-        lua_createtable(L, 0, 5);
+        lua_createtable(L, 0, 6);
         set_int(L, "input", place.input);
         set_int(L, "dim", place.dim);
         set_int(L, "length", binding->length(split.identifier));
+        lua_pushboolean(L, annotate::is_assisted(view, split));
+        lua_setfield(L, -2, "assisted");
         script::push_string(L, split.identifier);
         lua_setfield(L, -2, "identifier");
         push_outputs(L, split.outputs);

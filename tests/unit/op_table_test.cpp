@@ -205,7 +205,7 @@ TEST_CASE("annotations are built from the shapes of the call") {
         "a b, a 1 -> a b");
   CHECK(Call("aten::sum.dim_IntList").tensor("self", {2, 3}).arg("dim", Ints{-1}).note() ==
         "a b+ -> a");
-  CHECK(Call("aten::mean").tensor("self", {2, 3}).note() == "a^ b^ -> 1");
+  CHECK(Call("aten::mean").tensor("self", {2, 3}).note() == "a+ b+ -> 1");
   CHECK(Call("aten::view").tensor("self", {2, 12}).arg("size", Ints{2, 3, 4}).note() ==
         "a (b c) -> a b c");
   CHECK(Call("aten::view").tensor("self", {6, 4}).arg("size", Ints{4, 6}).note() == "6 4 -> 4 6");

@@ -183,6 +183,13 @@ function Graph:refusal(node, where, parts)
   return self.builder:refusal(node.id, where.input, where.dim, parts, where.uneven)
 end
 
+---Tells what `partition` would do to each tensor: the dimension that it cuts, 'value' or
+---'replicate'; nothing where it would refuse.
+---@return { inputs: (integer|string)[], outputs: (integer|string)[] }?
+function Graph:split_of(node, where, parts)
+  return self.builder:split(node.id, where.input, where.dim, parts)
+end
+
 ---Gets every { input, dim } that the node's annotation lets be cut.
 ---@return { input: integer, dim: integer }[]
 function Graph:choices(node)

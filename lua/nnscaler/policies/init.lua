@@ -9,7 +9,7 @@ local list = require 'nnscaler.policies.list'
 
 local M = {}
 
-M.builtin = { 'dp', 'tp', 'pp', 'data', 'hybrid', 'fsdp' }
+M.builtin = { 'dp', 'tp', 'pp', 'data', 'hybrid', 'fsdp', 'megatron' }
 
 local function is_plan_file(policy)
   return type(policy) == 'string' and policy:match('%.json$') ~= nil

@@ -22,11 +22,24 @@ function M.group(ranks)
   return group
 end
 
----Sums over the group.
+---Payload bytes that this rank has sent in groups made here.
+---@return integer
+function M.bytes_sent()
+  local total = 0
+  for _, key in ipairs(require('nnscaler.sorted').sorted_keys(groups)) do
+    total = total + groups[key]:bytes_sent()
+  end
+  return total
+end
+
+---Sums over the group, or takes the greatest.
 ---@param x nnscaler.Tensor
 ---@param ranks integer[]
+---@param options? { reduce: 'sum'|'max' }
 ---@return nnscaler.Tensor
-function M.all_reduce(x, ranks) return M.group(ranks):all_reduce(x:clone()) end
+function M.all_reduce(x, ranks, options)
+  return M.group(ranks):all_reduce(x:contiguous():clone(), options and options.reduce or 'sum')
+end
 
 ---Joins the parts along `dim` to length `whole`.
 ---@param x nnscaler.Tensor
@@ -118,6 +131,17 @@ function M.send(x, moves, tag)
       group:send(part, position)
     end
   end
+end
+
+---Exchanges regions within a stage: what a layout has and another wants.
+---@param x nnscaler.Tensor
+---@param shape integer[] of the result
+---@param sends integer[] as in send
+---@param receives integer[] as in receive
+---@return nnscaler.Tensor
+function M.move(x, shape, sends, receives)
+  M.send(x, sends, -1)
+  return M.receive(shape, receives, -1, { dtype = x.dtype })
 end
 
 ---Puts a tensor together from regions that other ranks send.

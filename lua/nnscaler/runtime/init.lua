@@ -1,6 +1,7 @@
 --- The API of generated programs: operators by name, release of tensors, gradients. Generated files
 --- use nothing else, and a person who edits one needs nothing else.
 local C = require 'nnscaler._C.runtime'
+local reducer = require 'nnscaler.runtime.reducer'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local tensor = require 'nnscaler._C.tensor'
 
@@ -8,9 +9,9 @@ local M = {
   --- release(a, b, …): drops tensors at their last use.
   release = C.release,
   --- accumulate(gradients, key, x): adds x to gradients[key] and takes x over.
-  accumulate = C.accumulate,
+  accumulate = reducer.accumulate,
   --- The same for a tensor that is still read later.
-  accumulate_copy = C.accumulate_copy,
+  accumulate_copy = reducer.accumulate_copy,
   --- vjp(operator, gradients, needs, …): gradients of one call by executing it under autograd.
   vjp = C.vjp,
 }

@@ -1,6 +1,7 @@
 --- The program engine: traces the model for the shapes it meets, lowers the graph to a program with
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
+local buffers = require 'nnscaler.runtime.buffers'
 local comm = require 'nnscaler.runtime.comm'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
@@ -8,10 +9,10 @@ local launch = require 'nnscaler._C.launch'
 local log = require('nnscaler.log').logger 'nnscaler.program'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
+local reducer = require 'nnscaler.runtime.reducer'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
 local store = require 'nnscaler.runtime.store'
-local tensor = require 'nnscaler.tensor'
 local trace = require 'nnscaler.trace'
 
 local M = {}
@@ -103,6 +104,18 @@ function Engine:take_parts(program)
     return data
   end
   add_leaves(self, part)
+  local cap = (self.job.compute_config or {}).reducer_bucket_cap_mb
+  cap = cap and math.floor(cap * 2 ^ 20)
+  self.traffic = program:traffic(cap)
+  self.reducer = reducer.new {
+    buckets = program:buckets(cap), shares = self.shares, places = self.places,
+    device = self.job.device, overlap = not self.sharing.staged,
+  }
+  if self.sharing.units > 1 then
+    local decays = {}
+    for _, leaf in ipairs(program:buffers()) do decays[leaf.name] = leaf.decay end
+    self.buffer_contents:share(decays, self.sharing.across)
+  end
 end
 
 -- `take(name, leaf)` gives the tensor of a leaf, or nil when it is not this rank's; without it the
@@ -137,6 +150,7 @@ function add_leaves(self, take)
       }
     end
   end
+  self.buffer_contents = buffers.new(self.buffers)
 end
 
 --- Makes the engine; the model's parameters are materialised on the job's device.
@@ -223,47 +237,6 @@ function Engine:seed_of(loss, n)
   return seed
 end
 
--- What a micro-batch wrote to buffers is what the next one reads; the buffers themselves change at
--- the end of the step.
-function Engine:turn_buffers()
-  for _, buffer in ipairs(self.buffers) do
-    local content = buffer.contents[buffer.key]
-    if content then
-      if buffer.pending then C.release(buffer.pending) end
-      buffer.pending, buffer.contents[buffer.key] = content, nil
-      buffer.table[buffer.key] = content
-    end
-  end
-end
-
-function Engine:drop_contents()
-  for _, buffer in ipairs(self.buffers) do
-    local content = buffer.contents[buffer.key]
-    if content then
-      C.release(content)
-      buffer.contents[buffer.key] = nil
-    end
-  end
-end
-
-function Engine:commit_buffers()
-  for _, buffer in ipairs(self.buffers) do
-    if buffer.pending then
-      tensor.no_grad(function() buffer.data:copy_(buffer.pending) end)
-      C.release(buffer.pending)
-      buffer.table[buffer.key], buffer.pending = buffer.data, nil
-    end
-  end
-end
-
--- A step that failed leaves buffers as they were before it.
-function Engine:reset_buffers()
-  for _, buffer in ipairs(self.buffers) do
-    buffer.table[buffer.key], buffer.pending = buffer.data, nil
-    buffer.contents[buffer.key] = nil
-  end
-end
-
 local function drop(saved)
   for _, value in next, saved do
     if type(value) == 'table' then drop(value) else C.release(value) end
@@ -293,7 +266,7 @@ function Engine:forward(sample, step, micro, idle)
     C.run(program.forward, self.tensors, pass.saved, self.contents, self:inputs(args, n_args),
       context),
   }
-  if idle then self:drop_contents() else self:turn_buffers() end
+  if idle then self.buffer_contents:drop() else self.buffer_contents:turn() end
   local loss = results[1]
   if loss then -- else another stage makes it
     pass.loss, pass.n = loss, idle and 0 or sample_of.weight(sample, results[2])
@@ -355,10 +328,11 @@ end
 ---@param context { step: integer }
 ---@return { loss: number, weight: number, losses: number[], outputs: any[] }
 function Engine:train_step(samples, context)
-  self:reset_buffers()
+  self.buffer_contents:reset()
+  if self.reducer then self.reducer:reset() end
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   local shared = self.sharing
-  local count = shared and shared:rounds(#samples) or #samples
+  local count, backwards = shared and shared:rounds(#samples) or #samples, 0
   for _, action in ipairs(self:order(count)) do
     local k = action.micro
     if action.kind == 'F' then
@@ -368,6 +342,8 @@ function Engine:train_step(samples, context)
         idle)
     else
       local pass = passes[k]
+      backwards = backwards + 1
+      if shared and backwards == count then self.reducer:arm() end
       self:backward(pass)
       passes[k] = nil
       if pass.loss and k < #samples then
@@ -376,18 +352,9 @@ function Engine:train_step(samples, context)
       end
     end
   end
-  self:commit_buffers()
+  self.buffer_contents:commit()
   if shared then
-    shared:reduce(self.shares, function(share)
-      local place = self.places[share.name]
-      -- A rank whose micro-batches were all empty adds zeros.
-      if not place.table[place.key] then
-        place.table[place.key] = tensor.zeros(share.shape, {
-          dtype = share.dtype, device = self.job.device,
-        })
-      end
-      return place.table[place.key]
-    end)
+    self.reducer:finish()
     total, weight = unpack(shared:collect { total, weight })
   end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,

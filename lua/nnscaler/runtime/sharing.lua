@@ -89,17 +89,6 @@ function Sharing:take_place(info)
   if #info.stages > 1 then self.staged = stages.new(info, self.stage) end
 end
 
---- Sums the gradients of parameters whose addends lie on several ranks.
----@param shares { name: string, reduce: integer[]|nil, gradient: boolean }[]
----@param gradient fun(share: table): nnscaler.Tensor
-function Sharing:reduce(shares, gradient)
-  for _, share in ipairs(shares) do
-    if share.reduce and share.gradient then
-      groups.group(share.reduce):all_reduce(gradient(share))
-    end
-  end
-end
-
 --- Sums numbers over all ranks, or takes the greatest of each.
 ---@param numbers number[]
 ---@param how? 'sum'|'max'

@@ -1,5 +1,6 @@
 --- Checks one operator call against the operator table: types that the table infers against those
---- of the real kernel, and each split that its annotation allows against the whole call.
+--- of the real kernel, and each split that its annotation allows against the whole call (but for
+--- parts that lowering writes itself).
 local C = require 'nnscaler._C.trace'
 local fail = require 'nnscaler.fail'
 local ops = require 'nnscaler.ops'
@@ -150,7 +151,7 @@ function M.check(op, args, options)
   compare_types(described.types, whole, count, report.problems)
   if options and options.types_only then return report end
   for _, place in ipairs(described.splits) do
-    if place.length > 1 then
+    if place.length > 1 and not place.assisted then
       report.splits = report.splits + 1
       local problem = check_split({ op = op, args = args }, place, whole, count, tolerance)
       if problem then

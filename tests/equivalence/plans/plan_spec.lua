@@ -3,7 +3,8 @@
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 
-local models = { 'mlp', 'branches', 'sigmoids', 'gpt', 'gpt_dropout' }
+local models = { 'mlp', 'branches', 'sigmoids', 'uneven', 'gpt', 'gpt_dropout', 'llama', 'losses',
+  'cnn' }
 
 -- name, policy, plan_ngpus, ranks, micro-batches, pas_config
 local plans = {
@@ -24,22 +25,39 @@ local plans = {
   { 'hybrid 2 x 2 x dp 2', 'hybrid', 4, 8, 6, { pipeline_nstages = 2 } },
 }
 
+-- Plans of models that have what they cut.
+local special = {
+  { 'megatron 2', 'megatron', 2, 2, 3 },
+  { 'megatron 2, sequence parallel', 'megatron', 2, 2, 3, { sequence_parallel = true } },
+  { 'megatron 2 x dp 2', 'megatron', 2, 4, 6 },
+  { 'megatron 2 x pp 2', 'megatron', 4, 4, 3, { pipeline_nstages = 2 } },
+  { 'megatron 2 x pp 2, sequence parallel', 'megatron', 4, 4, 3,
+    { pipeline_nstages = 2, sequence_parallel = true } },
+}
+local cells = { llama = special, gpt = special }
+
 describe('under a plan,', function()
-  for _, model in ipairs(models) do
-    for _, plan in ipairs(plans) do
-      it(('%s, %s'):format(model, plan[1]), function()
-        local results = comm.run_local(plan[4], 'tests.equivalence.plans.rank', base.json_encode {
-          model = model, policy = plan[2], plan = plan[3], world = plan[4],
-          micro_batches = plan[5], pas_config = plan[6] or {},
-        })
-        for r, text in ipairs(results) do
-          local result = base.json_decode(text)
-          assert.is_true(result.worst <= 1e-11, ('rank %d: %s differs by %.3g\n%s'):format(r - 1,
-            result.where, result.worst, result.plan))
-          -- Weights in shards: no rank holds the whole.
-          if plan[2] == 'fsdp' then assert.is_true(result.own < result.whole) end
+  local function cell(model, plan)
+    it(('%s, %s'):format(model, plan[1]), function()
+      local results = comm.run_local(plan[4], 'tests.equivalence.plans.rank', base.json_encode {
+        model = model, policy = plan[2], plan = plan[3], world = plan[4],
+        micro_batches = plan[5], pas_config = plan[6] or {},
+      })
+      for r, text in ipairs(results) do
+        local result = base.json_decode(text)
+        assert.is_true(result.worst <= 1e-11, ('rank %d: %s differs by %.3g\n%s'):format(r - 1,
+          result.where, result.worst, result.plan))
+        -- Weights in shards, or cut: no rank holds the whole.
+        if plan[2] == 'fsdp' or plan[2] == 'megatron' then
+          assert.is_true(result.own < result.whole)
         end
-      end)
-    end
+        -- What was counted where it was copied is what the program says.
+        if result.buffers == 0 then assert.equal(result.expected, result.sent) end
+      end
+    end)
+  end
+  for _, model in ipairs(models) do
+    for _, plan in ipairs(plans) do cell(model, plan) end
+    for _, plan in ipairs(cells[model] or {}) do cell(model, plan) end
   end
 end)

@@ -4,6 +4,7 @@ local Eager = require 'nnscaler.runtime.eager'
 local Program = require 'nnscaler.runtime.program'
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
+local comm = require 'nnscaler.runtime.comm'
 local models = require 'tests.equivalence.plans.models'
 
 -- ‖a − b‖ / ‖b‖, or ‖a − b‖ where b is zero.
@@ -18,6 +19,18 @@ local function part(whole, leaf)
   if not leaf.start then return whole end
   for d, start in ipairs(leaf.start) do whole = whole:narrow(d - 1, start, leaf.shape[d]) end
   return whole
+end
+
+-- Bytes that this rank should have sent in a step by its program, and for loss and weight.
+local function expected_bytes(program, world, forwards, backwards)
+  local function control(numbers) return 2 * (world - 1) * math.ceil(numbers / world) * 8 end
+  local bytes = control(2) + (program.sharing.lockstep and control(1) or 0)
+  for _, entry in ipairs(program.traffic) do
+    local times = entry.segment == 'forward' and forwards
+      or (entry.segment == 'backward' and backwards or 1)
+    bytes = bytes + entry.bytes * times
+  end
+  return bytes
 end
 
 return function(argument)
@@ -38,7 +51,9 @@ return function(argument)
   local units, mine = case.world / case.plan, {}
   local unit = math.floor(program.sharing.rank / case.plan)
   for k = unit + 1, case.micro_batches, units do mine[#mine + 1] = all[k] end
+  local before = comm.bytes_sent()
   local got = program:train_step(mine, { step = 3, seed = 5 })
+  local sent = comm.bytes_sent() - before
 
   local worst, where, cut, whole_bytes, local_bytes = 0, 'nothing', 0, 0, 0
   local function note(d, what)
@@ -76,7 +91,27 @@ return function(argument)
       end
     end
   end
+  for i, buffer in ipairs(program.buffers) do
+    local leaf = program.sharing.parts[buffer.name]
+    assert(eager.buffers[i].name == buffer.name)
+    if buffer.data:is_floating_point() then
+      note(distance(buffer.data, part(eager.buffers[i].data, leaf)), buffer.name)
+    else
+      assert(buffer.data:equal(eager.buffers[i].data), buffer.name)
+    end
+  end
+  -- A rank whose micro-batch counts for nothing skips its backward, unless others wait.
+  local shared = program.sharing
+  local rounds = shared.lockstep and math.ceil(case.micro_batches / units) or #mine
+  local backwards = rounds
+  if not (shared.lockstep or shared.staged) then
+    for k = unit + 1, case.micro_batches, units do
+      if models[case.model].masked == k then backwards = backwards - 1 end
+    end
+  end
   return base.json_encode {
+    sent = sent, expected = expected_bytes(program, case.world, rounds, backwards),
+    traffic = program.traffic, buffers = #program.buffers,
     worst = worst, where = where, cut = cut, whole = whole_bytes, own = local_bytes,
     plan = program.sharing.plan:text(),
   }

@@ -1,0 +1,190 @@
+--- megatron: the layout by which transformers are cut by hand (Shoeybi 2019, Korthikanti 2022),
+--- found from the graph. Linear layers that read one value are cut by columns when what they give
+--- can be followed, cut, to linear layers that are cut by rows: heads of attention, grouped ones
+--- too, and the inner width of an MLP. The first of each pair copies its input, the second sums:
+--- four all-reduces a layer. The rows of the token table and the classes of the loss are cut as
+--- well.
+---
+--- `pas_config`: sequence_parallel (false): what lies between the pairs is cut along the sequence,
+--- so that each all-reduce becomes a reduce-scatter and an all-gather; vocab_parallel (true);
+--- pipeline_nstages (1), pipeline_nmicros, pipeline_scheduler.
+local blocks = require 'nnscaler.policies.blocks'
+local fail = require 'nnscaler.fail'
+
+local Layout = {}
+Layout.__index = Layout
+
+local function is_cut(what) return type(what) == 'number' end
+
+-- Whether a node is a linear layer with a weight of its own.
+function Layout:is_linear(node)
+  local weight = node.name == 'linear' and self.values[node.inputs[2] + 1]
+  return weight and weight.role == 'parameter' and #weight.shape == 2
+end
+
+-- How a node is cut when its operands in `cut` (value id → dim) are: where, and the split; nothing
+-- where it cannot be, or wants another operand cut that a layer made whole.
+function Layout:follow(node, cut)
+  for i, id in ipairs(node.inputs) do
+    if cut[id] then
+      local where = { input = i - 1, dim = cut[id] }
+      local split = self.graph:split_of(node, where, self.parts)
+      if not split then return nil end
+      for k, other in ipairs(node.inputs) do
+        local wanted, value = split.inputs[k], self.values[other + 1]
+        local free = value.producer == nil or not value.requires_grad
+        if cut[other] and wanted ~= cut[other] then return nil end
+        if is_cut(wanted) and not cut[other] and not free then return nil end
+      end
+      return where, split
+    end
+  end
+end
+
+-- Follows linear layers cut by columns. Returns the cuts of nodes by id, or nothing when some path
+-- does not end in a layer cut by rows or a loss over classes.
+function Layout:columns(linears)
+  local cut, places, ends, column = {}, {}, 0, { input = 1, dim = 0 }
+  local function mark(node, split)
+    for k, id in ipairs(node.outputs) do
+      local how = split.outputs[k]
+      if is_cut(how) then cut[id] = how end
+    end
+  end
+  for _, node in ipairs(linears) do
+    local split = self.graph:split_of(node, column, self.parts)
+    if not split then return nil end
+    places[node.id] = column
+    mark(node, split)
+  end
+  for _, node in ipairs(self.graph:nodes()) do
+    local touched = false
+    for _, id in ipairs(node.inputs) do touched = touched or cut[id] ~= nil end
+    if touched and not places[node.id] then
+      if self.places[node.id] or self.graph:stage_of(node) ~= self.graph:stage_of(linears[1]) then
+        return nil
+      end
+      local where, split = self:follow(node, cut)
+      if not where then return nil end
+      places[node.id] = where
+      if self:is_linear(node) then
+        if split.outputs[1] ~= 'value' then return nil end
+        ends = ends + 1
+      elseif is_cut(split.outputs[1]) then
+        mark(node, split)
+      elseif node.name == 'cross_entropy_loss' and split.outputs[1] == 'replicate' then
+        if not self.vocab_parallel then return nil end
+        ends = ends + 1
+      else
+        return nil
+      end
+    end
+  end
+  return ends > 0 and places or nil
+end
+
+-- Pairs of columns and rows: all linear layers that read one value together, else one by one.
+function Layout:cut_pairs()
+  local groups, order = {}, {}
+  for _, node in ipairs(self.graph:nodes()) do
+    if self:is_linear(node) then
+      local key = node.inputs[1]
+      if not groups[key] then groups[key], order[#order + 1] = {}, key end
+      table.insert(groups[key], node)
+    end
+  end
+  local function take(linears)
+    for _, node in ipairs(linears) do
+      if self.places[node.id] then return false end
+    end
+    local places = self:columns(linears)
+    if not places then return false end
+    for _, node in ipairs(self.graph:nodes()) do
+      if places[node.id] then self.places[node.id] = places[node.id] end
+    end
+    self.stream = self.stream or self.values[linears[1].inputs[1] + 1].shape
+    return true
+  end
+  for _, key in ipairs(order) do
+    if not take(groups[key]) and #groups[key] > 1 then
+      for _, node in ipairs(groups[key]) do take { node } end
+    end
+  end
+end
+
+-- Cuts the rows of the longest embedding table: that of the tokens. One that an output layer shares
+-- is cut where that one is.
+function Layout:cut_table()
+  local most, longest = 0, {}
+  for _, node in ipairs(self.graph:nodes()) do
+    if node.name == 'embedding' then
+      local rows = self.values[node.inputs[1] + 1].shape[1]
+      if rows > most then most, longest = rows, {} end
+      if rows == most then longest[#longest + 1] = node end
+    end
+  end
+  local where = { input = 0, dim = 0 }
+  for _, node in ipairs(longest) do
+    local fits = self.graph:split_of(node, where, self.parts) ~= nil
+    for _, other in ipairs(self.graph:nodes()) do
+      local tied = other.inputs[2] == node.inputs[1] and self:is_linear(other)
+      if tied and not self.places[other.id] then fits = false end
+    end
+    if fits then self.places[node.id] = where end
+  end
+end
+
+local function same(a, b)
+  if #a ~= #b then return false end
+  for i, n in ipairs(a) do
+    if n ~= b[i] then return false end
+  end
+  return true
+end
+
+-- Cuts what makes values shaped as those between the pairs along the sequence.
+function Layout:cut_sequence()
+  local dim = #self.stream - 2
+  if self.stream[dim + 1] % self.parts ~= 0 then
+    fail('plan', 'policies.megatron', ('sequence_parallel: dimension %d of [%s] is not divisible '
+      .. 'by %d'):format(dim, table.concat(self.stream, ', '), self.parts),
+      'choose another sequence length, or sequence_parallel=false')
+  end
+  for _, node in ipairs(self.graph:nodes()) do
+    local streams = not self.places[node.id] and #node.outputs > 0
+    for _, id in ipairs(node.outputs) do
+      streams = streams and same(self.values[id + 1].shape, self.stream)
+    end
+    if streams then
+      for _, place in ipairs(self.graph:choices(node)) do
+        local split = self.graph:split_of(node, place, self.parts)
+        if split and split.outputs[1] == dim then
+          self.places[node.id] = place
+          break
+        end
+      end
+    end
+  end
+end
+
+return function(graph, cfg)
+  local config = cfg.pas_config or {}
+  local parts = blocks.stages(graph, cfg, 'policies.megatron')
+  local layout = setmetatable({ graph = graph, parts = parts, values = graph.values, places = {},
+    vocab_parallel = config.vocab_parallel ~= false }, Layout)
+  if parts > 1 then
+    layout:cut_pairs()
+    if not layout.stream then
+      fail('plan', 'policies.megatron', ('no pair of linear layers can be cut by columns and rows '
+        .. 'into %d parts'):format(parts), "numbers of heads and inner widths must be divisible; "
+        .. "pas_policy='data' or 'tp' cut other models")
+    end
+    if layout.vocab_parallel then layout:cut_table() end
+    if config.sequence_parallel then layout:cut_sequence() end
+    for _, node in ipairs(graph:nodes()) do
+      local where = layout.places[node.id]
+      if where then graph:partition(node, where, parts) end
+    end
+  end
+  graph:replicate_rest()
+end

@@ -1,0 +1,129 @@
+--- Sums gradients over ranks in buckets. A bucket starts as soon as the last backward of a step has
+--- completed its gradients, always in the order of the program, so that all ranks agree; back ends
+--- that work asynchronously overlap it with what is left of backward.
+local C = require 'nnscaler._C.runtime'
+local comm = require 'nnscaler.runtime.comm'
+local tensor = require 'nnscaler.tensor'
+
+local M = {}
+
+-- Table of gradients → key → what to call when an addend came; nil but in the last backward.
+local watched = nil
+
+--- Adds to a gradient, as generated programs do.
+---@param gradients table
+---@param key string|integer
+---@param x nnscaler.Tensor
+function M.accumulate(gradients, key, x)
+  C.accumulate(gradients, key, x)
+  if watched then M.arrived(gradients, key) end
+end
+
+--- The same for a tensor that is still read later.
+function M.accumulate_copy(gradients, key, x)
+  C.accumulate_copy(gradients, key, x)
+  if watched then M.arrived(gradients, key) end
+end
+
+function M.arrived(gradients, key)
+  local of = watched[gradients]
+  if of and of[key] then of[key]() end
+end
+
+---@class nnscaler.Reducer
+local Reducer = {}
+Reducer.__index = Reducer
+
+--- Makes the reducer of a program.
+---@param options { buckets: table[], shares: table[], places: table, device: string?,
+---  overlap: boolean } buckets and shares as the program tells them; places of gradients by name;
+---  overlap: all members of a group run the same calls in the same order
+---@return nnscaler.Reducer
+function M.new(options)
+  local self = setmetatable({ places = options.places, device = options.device, buckets = {},
+    shares = {}, watch = {}, overlap = options.overlap }, Reducer)
+  for _, share in ipairs(options.shares) do self.shares[share.name] = share end
+  for i, bucket in ipairs(options.buckets) do
+    local own = { ranks = bucket.ranks, names = bucket.names, addends = 0 }
+    self.buckets[i] = own
+    for _, name in ipairs(bucket.names) do
+      own.addends = own.addends + self.shares[name].addends
+      local place = self.places[name]
+      self.watch[place.table] = self.watch[place.table] or {}
+      self.watch[place.table][place.key] = function() self:count(own) end
+    end
+  end
+  if not self.overlap then -- one order for groups that meet in different programs
+    table.sort(self.buckets, function(a, b)
+      for k = 1, math.min(#a.ranks, #b.ranks) do
+        if a.ranks[k] ~= b.ranks[k] then return a.ranks[k] < b.ranks[k] end
+      end
+      if #a.ranks ~= #b.ranks then return #a.ranks < #b.ranks end
+      return a.names[1] < b.names[1]
+    end)
+  end
+  return self
+end
+
+--- Call at the start of a step.
+function Reducer:reset()
+  watched, self.started = nil, 0
+end
+
+--- Call before the last backward of a step.
+function Reducer:arm()
+  for _, bucket in ipairs(self.buckets) do bucket.left = bucket.addends end
+  watched = self.overlap and #self.buckets > 0 and self.watch or nil
+end
+
+-- An addend of a bucket's gradients came.
+function Reducer:count(bucket)
+  bucket.left = bucket.left - 1
+  while self.started < #self.buckets and self.buckets[self.started + 1].left == 0 do
+    self.started = self.started + 1
+    self:start(self.buckets[self.started])
+  end
+end
+
+-- A rank whose micro-batches were all empty adds zeros.
+function Reducer:gradient(name)
+  local place, share = self.places[name], self.shares[name]
+  local gradient = place.table[place.key]
+  if not gradient then
+    gradient = tensor.zeros(share.shape, { dtype = share.dtype, device = self.device })
+    place.table[place.key] = gradient
+  end
+  return gradient
+end
+
+function Reducer:start(bucket)
+  tensor.no_grad(function()
+    local flat = {}
+    for i, name in ipairs(bucket.names) do flat[i] = self:gradient(name):reshape { -1 } end
+    bucket.flat = #flat > 1 and tensor.cat(flat, 0) or flat[1]
+    bucket.handle = comm.group(bucket.ranks):all_reduce_async(bucket.flat)
+  end)
+end
+
+--- Starts what is left and waits for all sums.
+function Reducer:finish()
+  watched = nil
+  for i = self.started + 1, #self.buckets do self:start(self.buckets[i]) end
+  self.started = #self.buckets
+  tensor.no_grad(function()
+    for _, bucket in ipairs(self.buckets) do
+      bucket.handle:wait()
+      local start = 0
+      for _, name in ipairs(bucket.names) do
+        local gradient = self:gradient(name)
+        local n = gradient:numel()
+        gradient:copy_(bucket.flat:narrow(0, start, n):view_as(gradient))
+        start = start + n
+      end
+      C.release(bucket.flat)
+      bucket.flat, bucket.handle = nil, nil
+    end
+  end)
+end
+
+return M

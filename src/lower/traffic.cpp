@@ -1,0 +1,139 @@
+#include "lower/traffic.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "lower/uses.h"
+
+namespace nns::lower {
+namespace {
+
+const Arg& argument(const Instr& instr, std::string_view name) {
+  for (const NamedArg& a : instr.args)
+    if (a.name == name) return a.value;
+  NNS_CHECK(false, "{} has no argument {}", instr.op, name);
+}
+int64_t integer(const Instr& instr, std::string_view name) {
+  return std::get<int64_t>(argument(instr, name));
+}
+int64_t part(int64_t length, int64_t n) {  // the longest of n
+  return (length + n - 1) / n;
+}
+
+// Elements that leave the rank.
+int64_t elements(const Program& program, const Instr& instr, std::string_view op, int64_t n) {
+  Shape shape = program.slot(reads(instr).at(0)).type.shape;
+  const auto size = [&](const char* dim) -> int64_t& {
+    return shape.at(static_cast<size_t>(integer(instr, dim)));
+  };
+  if (op == "all_reduce") return 2 * (n - 1) * part(numel(shape), n);
+  if (op == "all_gather") {
+    size("dim") = part(integer(instr, "whole"), n);
+  } else if (op == "all_to_all") {
+    size("from") = part(integer(instr, "whole"), n);
+    size("dim") = part(size("dim"), n);
+  } else {
+    size("dim") = part(size("dim"), n);
+  }
+  return (n - 1) * numel(shape);
+}
+
+// Elements of the regions of a list of moves that go to other ranks.
+int64_t moved(const Program& program, const Shape& moves, size_t dims) {
+  int64_t sum = 0;
+  for (size_t i = 0; i < moves.size(); i += 1 + 2 * dims) {
+    int64_t n = moves[i] == program.rank ? 0 : 1;
+    for (size_t d = 0; d < dims; ++d) n *= moves[i + 2 + 2 * d];
+    sum += n;
+  }
+  return sum;
+}
+
+}  // namespace
+
+std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& buckets) {
+  std::vector<Traffic> out;
+  const auto add = [&](Traffic t) {
+    for (Traffic& known : out)
+      if (known.segment == t.segment && known.op == t.op && known.ranks == t.ranks &&
+          known.weights == t.weights) {
+        known.calls += t.calls;
+        known.bytes += t.bytes;
+        return;
+      }
+    out.push_back(std::move(t));
+  };
+  for (const Segment& segment : program.segments)
+    for (const Instr& instr : segment.instrs) {
+      if (!instr.op.starts_with("comm::") || instr.op == "comm::receive" ||
+          instr.op == "comm::value_chunk")
+        continue;
+      std::string op = instr.op.substr(6);
+      const Slot& self = program.slot(reads(instr).at(0));
+      const int64_t width = size_of(self.type.dtype);
+      if (op == "send" || op == "move") {
+        const auto& moves = std::get<Shape>(argument(instr, op == "send" ? "moves" : "sends"));
+        add({segment.name, op, 0, 1, moved(program, moves, self.type.shape.size()) * width});
+        continue;
+      }
+      const bool scatter = op == "scatter_gradient";
+      if (scatter) op = "reduce_scatter";
+      const auto n = static_cast<int64_t>(std::get<Shape>(argument(instr, "group")).size());
+      add({segment.name, op, static_cast<int>(n), 1, elements(program, instr, op, n) * width,
+           scatter || self.role == SlotRole::parameter});
+    }
+  for (const Bucket& bucket : buckets) {
+    int64_t sum = 0;
+    for (int slot : bucket.parameters) sum += numel(program.slot(slot).type.shape);
+    const auto n = static_cast<int64_t>(bucket.ranks.size());
+    const int64_t width = size_of(program.slot(bucket.parameters.at(0)).type.dtype);
+    add({"step", "all_reduce", static_cast<int>(n), 1, 2 * (n - 1) * part(sum, n) * width});
+  }
+  return out;
+}
+
+std::vector<Bucket> buckets(const Program& program, int64_t bytes) {
+  std::vector<Bucket> out;
+  std::vector<int> order;  // parameters by their last accumulation
+  for (const Segment& segment : program.segments)
+    for (const Instr& instr : segment.instrs) {
+      if (instr.kind != InstrKind::accumulate) continue;
+      std::erase(order, instr.target);
+      order.push_back(instr.target);
+    }
+  std::map<int, const Share*> shares;
+  for (size_t i = 0; i < program.shares.size(); ++i)
+    shares[program.parameters[i]] = &program.shares[i];
+  struct Open {
+    Bucket bucket;
+    int64_t bytes = 0;
+  };
+  std::map<std::pair<std::vector<int>, DType>, Open> open;
+  for (int slot : order) {
+    const auto share = shares.find(slot);
+    if (share == shares.end() || share->second->reduce.empty()) continue;
+    const TensorType& type = program.slot(slot).type;
+    Open& o = open[{share->second->reduce, type.dtype}];
+    if (o.bytes > 0 && o.bytes + bytes_of(type) > bytes) {
+      out.push_back(std::move(o.bucket));
+      o = {};
+    }
+    o.bucket.ranks = share->second->reduce;
+    o.bucket.parameters.push_back(slot);
+    o.bytes += bytes_of(type);
+  }
+  // The rest in the order in which their last gradients come.
+  std::vector<Bucket> rest;
+  for (auto& [key, o] : open)
+    if (!o.bucket.parameters.empty()) rest.push_back(std::move(o.bucket));
+  const auto last = [&](const Bucket& b) {
+    return std::find(order.begin(), order.end(), b.parameters.back());
+  };
+  std::stable_sort(rest.begin(), rest.end(),
+                   [&](const Bucket& a, const Bucket& b) { return last(a) < last(b); });
+  for (Bucket& b : rest) out.push_back(std::move(b));
+  return out;
+}
+
+}  // namespace nns::lower

@@ -1,0 +1,32 @@
+// Traffic: what a rank sends in one micro-batch and in the sums of a step, read off its Program.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lower/program.h"
+
+namespace nns::lower {
+
+struct Traffic {
+  std::string segment;  // "step": sums of gradients, once a step
+  std::string op;       // "all_reduce"
+  int ranks = 0;        // of the group; 0: point to point
+  int64_t calls = 0;
+  int64_t bytes = 0;     // payload that leaves this rank, padding included
+  bool weights = false;  // gathers and scatters of weights that rest in shards
+};
+
+// Gradients that one all-reduce sums: of one dtype and group.
+struct Bucket {
+  std::vector<int> ranks;       // global
+  std::vector<int> parameters;  // slots
+};
+
+// Buckets of at most `bytes` (or one gradient), in the order in which backward completes them.
+std::vector<Bucket> buckets(const Program& program, int64_t bytes);
+
+// One entry a segment, operation, size of group and kind, in order of first occurrence.
+std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& buckets);
+
+}  // namespace nns::lower

@@ -1,0 +1,99 @@
+--- The megatron policy on traced models: what it cuts, and what it says where it cannot.
+local Llama = require 'nnscaler.models.llama'
+local T = require 'nnscaler.tensor'
+local nn = require 'nnscaler.nn'
+local policies = require 'nnscaler.policies'
+local trace = require 'nnscaler.trace'
+
+local function graph_of(options)
+  local model = Llama { vocab = options.vocab or 16, layers = 2, heads = 4,
+    kv_heads = options.kv_heads or 2, width = 8, hidden = 12, block = 8, tied = options.tied }
+  local x = T.zeros({ 2, options.time or 8 }, { dtype = 'int64' })
+  return (trace(model, { x, x }, { training = true }))
+end
+
+local function run(graph, n, config)
+  return policies.run(graph, 'megatron', { plan_ngpus = n, runtime_ngpus = n,
+    pas_config = config or {}, micro_batches = 2 })
+end
+
+-- Lines of a plan's text that contain all of the texts.
+local function lines(plan, ...)
+  local n = 0
+  for line in plan:text():gmatch '[^\n]+' do
+    local all = true
+    for _, what in ipairs { ... } do all = all and line:find(what, 1, true) ~= nil end
+    if all then n = n + 1 end
+  end
+  return n
+end
+
+local function message(f, ...)
+  local ok, e = pcall(f, ...)
+  assert.is_false(ok)
+  return tostring(e)
+end
+
+describe('megatron', function()
+  it('cuts linear layers by columns, then rows, and the vocabulary', function()
+    local plan = run(graph_of {}, 2)
+    for _, name in ipairs { 'q_proj', 'k_proj', 'v_proj', 'gate_proj', 'up_proj' } do
+      assert.equal(2, lines(plan, name .. ' aten::linear', 'input 1 dim 0 into 2'), name)
+    end
+    for _, name in ipairs { 'o_proj', 'down_proj' } do
+      assert.equal(2, lines(plan, name .. ' aten::linear', 'input 0 dim 2 into 2'), name)
+    end
+    assert.equal(1, lines(plan, 'lm_head aten::linear', 'input 1 dim 0 into 2'))
+    assert.equal(1, lines(plan, 'aten::embedding', 'input 0 dim 0 into 2'))
+    assert.equal(1, lines(plan, 'aten::cross_entropy_loss', 'input 0 dim 1 into 2'))
+    assert.equal(0, lines(plan, 'aten::rms_norm', 'into 2'))
+  end)
+
+  it('cuts what lies between along the sequence when asked to', function()
+    local plan = run(graph_of {}, 2, { sequence_parallel = true })
+    assert.equal(5, lines(plan, 'aten::rms_norm', 'input 0 dim 1 into 2'))
+    assert.matches('sequence_parallel: dimension 1 of %[2, 7, 8%] is not divisible by 2',
+      message(run, graph_of { time = 7 }, 2, { sequence_parallel = true }))
+  end)
+
+  it('leaves the vocabulary whole when asked to, or where it does not divide', function()
+    for _, plan in ipairs { run(graph_of {}, 2, { vocab_parallel = false }),
+      run(graph_of { vocab = 15, tied = true }, 2) } do
+      assert.equal(0, lines(plan, 'lm_head', 'into 2'))
+      assert.equal(0, lines(plan, 'aten::embedding', 'into 2'))
+      assert.equal(2, lines(plan, 'o_proj', 'into 2'))
+    end
+  end)
+
+  it('leaves attention whole whose heads do not divide', function()
+    local plan = run(graph_of {}, 4)
+    assert.equal(0, lines(plan, 'q_proj', 'into 4'))
+    assert.equal(2, lines(plan, 'down_proj', 'into 4'))
+  end)
+
+  it('cuts the queries alone where all share one head of keys', function()
+    local plan = run(graph_of { kv_heads = 1 }, 2)
+    assert.equal(0, lines(plan, 'k_proj', 'into 2'))
+    for _, name in ipairs { 'q_proj', 'o_proj', 'down_proj' } do
+      assert.equal(2, lines(plan, name .. ' aten::linear', 'into 2'), name)
+    end
+  end)
+
+  it('begins stages where blocks begin', function()
+    local plan = run(graph_of {}, 4, { pipeline_nstages = 2 })
+    assert.is_true(lines(plan, 'layers.0', 'on 0,1') > 0)
+    assert.is_true(lines(plan, 'layers.1', 'on 2,3') > 0)
+    assert.equal(0, lines(plan, 'layers.0', 'on 2,3'))
+    assert.matches('3 stages on plan_ngpus = 4 devices',
+      message(run, graph_of {}, 4, { pipeline_nstages = 3 }))
+  end)
+
+  it('says so when there is nothing to cut', function()
+    local One = nn.class 'One'
+    function One:init() self.fc = nn.Linear(4, 4) end
+    function One:forward(x) return self.fc(x):sum() end
+    local graph = trace(One {}, { T.zeros { 2, 4 } }, { training = true })
+    assert.matches('no pair of linear layers can be cut by columns and rows into 2 parts',
+      message(run, graph, 2))
+  end)
+end)
