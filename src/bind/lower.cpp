@@ -26,7 +26,7 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-// (graph [, { device =, plan =, rank =, stage =, first = the first program under the plan, in whose
+// (graph [, { device =, plan =, rank =, first = the first program under the plan, in whose
 // homes weights stay }]) → program
 int lower_graph(lua_State* L) {
   const graph::Graph& graph = check_graph(L, 1);
@@ -35,7 +35,6 @@ int lower_graph(lua_State* L) {
     const std::string device = script::field_string(L, 2, "device", "cpu");
     options.device = device.substr(0, device.find(':'));
     options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
-    options.stage = static_cast<int>(script::field_int(L, 2, "stage", 0));
     lua_getfield(L, 2, "plan");
     if (!lua_isnil(L, -1))
       options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
@@ -103,6 +102,36 @@ void push_part(lua_State* L, const lower::Slot& slot) {
 }
 int inputs(lua_State* L) {
   push_leaves(L, program(L), program(L).segments.at(0).inputs);
+  return 1;
+}
+// { { name =, kind = 'F' | 'B' | 'W', stage = }, …, loss_stage =, tags = }
+int segments(lua_State* L) {
+  const lower::Program& p = program(L);
+  lua_createtable(L, static_cast<int>(p.segments.size()), 2);
+  for (size_t i = 0; i < p.segments.size(); ++i) {
+    const lower::Segment& segment = p.segments[i];
+    lua_createtable(L, 0, 3);
+    push_string(L, segment.name);
+    lua_setfield(L, -2, "name");
+    push_string(L, std::string(1, "FBW"[static_cast<size_t>(segment.kind)]));
+    lua_setfield(L, -2, "kind");
+    lua_pushinteger(L, segment.stage);
+    lua_setfield(L, -2, "stage");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_pushinteger(L, p.loss_stage);
+  lua_setfield(L, -2, "loss_stage");
+  lua_pushinteger(L, p.tags);
+  lua_setfield(L, -2, "tags");
+  return 1;
+}
+int groups(lua_State* L) {  // list of lists of ranks, in the order in which all ranks make them
+  const auto all = lower::groups_of(program(L));
+  lua_createtable(L, static_cast<int>(all.size()), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    script::push_ints(L, {all[i].begin(), all[i].end()});
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
   return 1;
 }
 int constants(lua_State* L) {
@@ -230,6 +259,8 @@ int open(lua_State* L) {
                              {"parameters", guarded<parameters>},
                              {"buffers", guarded<buffers>},
                              {"inputs", guarded<inputs>},
+                             {"segments", guarded<segments>},
+                             {"groups", guarded<groups>},
                              {"constants", guarded<constants>},
                              {"fallbacks", guarded<fallbacks>},
                              {"notes", guarded<lines<&Lowered::notes>>},

@@ -12,7 +12,9 @@ local M = {}
 
 ---@class nnscaler.Sharing
 ---@field rank integer
+---@field micro_batches integer of a unit, a step
 ---@field plan userdata|nil set by the first training graph
+---@field stages nnscaler.Stages|nil with the plan
 local Sharing = {}
 Sharing.__index = Sharing
 
@@ -36,7 +38,8 @@ function M.new(job)
       .. runtime_ngpus)
   end
   local self = setmetatable({ job = job, rank = world:rank(), size = size,
-    plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus }, Sharing)
+    plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus,
+    micro_batches = job.micro_batches or 1 }, Sharing)
   -- Ranks with the same place in every scale unit.
   self.across = {}
   for first = 0, size - 1, plan_ngpus do
@@ -56,7 +59,7 @@ function Sharing:plan_for(graph)
   if self.plan then return self.plan end
   self.plan = policies.run(graph, self.job.pas_policy or 'dp', {
     plan_ngpus = self.plan_ngpus, runtime_ngpus = self.runtime_ngpus,
-    pas_config = self.job.pas_config or {}, micro_batches = self.job.micro_batches or 1,
+    pas_config = self.job.pas_config or {}, micro_batches = self.micro_batches,
   })
   local hashes = groups.group(self.everybody):exchange(graph:hash() .. ' ' .. self.plan:hash())
   for r, hash in ipairs(hashes) do
@@ -65,28 +68,18 @@ function Sharing:plan_for(graph)
         :format(r - 1), 'all ranks must run the same recipe, code and versions')
     end
   end
-  self:take_place(self.plan:info())
+  self.stages = stages.new(self.plan, self.rank % self.plan_ngpus)
+  -- Scale units wait for each other in every micro-batch.
+  self.lockstep = self.plan:info().sharded and self.units > 1
   return self.plan
 end
 
--- This rank's stage of the plan, and whether it is the one of its unit that tells the loss.
-function Sharing:take_place(info)
-  local device = self.rank % self.plan_ngpus
-  local mine = {}
-  for s, devices in ipairs(info.stages) do
-    for _, d in ipairs(devices) do
-      if d == device then mine[#mine + 1] = s - 1 end
-    end
-  end
-  if #mine ~= 1 then
-    fail('plan', 'runtime.stages', ('device %d has %d stages; several stages a device are not '
-      .. 'lowered yet'):format(device, #mine), 'use a schedule with one stage a device')
-  end
-  self.stage = mine[1]
-  -- Scale units wait for each other in every micro-batch.
-  self.lockstep = info.sharded and self.units > 1
-  self.reports = device == info.stages[#info.stages][1]
-  if #info.stages > 1 then self.staged = stages.new(info, self.stage) end
+--- Makes ready for a program of the plan: its groups, and who tells the loss.
+---@param segments { loss_stage: integer }
+---@param ranks integer[][] groups of the program, in the order that all ranks agree on
+function Sharing:join(segments, ranks)
+  self.reports = self.stages:tells(segments.loss_stage)
+  for _, group in ipairs(ranks) do groups.group(group) end
 end
 
 --- Sums the gradients of parameters whose addends lie on several ranks.

@@ -124,7 +124,9 @@ function M.build(t)
     t.units, t.unit = t.sharing.units, t.sharing.unit
   end
   set_process(t)
-  local per_step = batches.accumulation(job, t.units) * t.units
+  local accumulation = batches.accumulation(job, t.units)
+  local per_step = accumulation * t.units
+  if t.sharing then t.sharing.micro_batches = accumulation end
   t.model = M.model(job)
   t.train_loader, t.val_loader, t.dataset = loaders(job)
   t.span = batches.span(job, t.train_loader.per_epoch, per_step)

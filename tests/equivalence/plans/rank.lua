@@ -25,6 +25,7 @@ return function(argument)
   require('nnscaler.log').set_level 'warning'
   local job = {
     seed = 5, pas_policy = case.policy, pas_config = case.pas_config,
+    micro_batches = case.micro_batches / (case.world / case.plan),
     compute_config = { plan_ngpus = case.plan, runtime_ngpus = case.world },
   }
   local generator, all = T.generator(11), {}
