@@ -5,6 +5,7 @@
 #include "bind/graph.h"
 #include "bind/plan.h"
 #include "codegen/lua.h"
+#include "lower/check_ranks.h"
 #include "lower/lower.h"
 #include "lower/rule.h"
 #include "lower/signature.h"
@@ -46,6 +47,25 @@ int lower_graph(lua_State* L) {
   }
   script::push_object<Handle>(L, kProgramType,
                               std::make_shared<const Lowered>(lower::lower(graph, options)));
+  return 1;
+}
+
+// (graph, { device =, plan = }): lowers the graph for every rank of the plan and checks the
+// programs together; returns false above 64 ranks, without doing so.
+int check_all(lua_State* L) {
+  const graph::Graph& graph = check_graph(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lower::Options options;
+  const std::string device = script::field_string(L, 2, "device", "cpu");
+  options.device = device.substr(0, device.find(':'));
+  lua_getfield(L, 2, "plan");
+  options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
+  const bool few = options.plan->runtime_ngpus <= 64;
+  std::vector<lower::Program> programs;
+  for (; few && options.rank < options.plan->runtime_ngpus; ++options.rank)
+    programs.push_back(lower::lower(graph, options).program);
+  if (few) lower::check_ranks(programs, *options.plan);
+  lua_pushboolean(L, few);
   return 1;
 }
 
@@ -267,6 +287,7 @@ int open(lua_State* L) {
                              {"warnings", guarded<lines<&Lowered::warnings>>}});
   lua_newtable(L);
   script::set_functions(L, {{"lower", guarded<lower_graph>},
+                            {"check_ranks", guarded<check_all>},
                             {"rules", guarded<rules>},
                             {"signatures", guarded<signatures>},
                             {"read_header", guarded<read_header>}});

@@ -18,16 +18,24 @@ local M = {}
 local Sharing = {}
 Sharing.__index = Sharing
 
+--- Devices of a job's plan and ranks of its run, and whether its policy leaves the model whole.
+---@param job table compute_config, pas_policy
+---@param size integer ranks that there are
+---@return integer plan_ngpus, integer runtime_ngpus, boolean whole
+function M.sizes(job, size)
+  local config = job.compute_config or {}
+  local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
+  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(job.pas_policy) or size
+  return plan_ngpus, config.runtime_ngpus or size, whole
+end
+
 --- Returns what several ranks need, or nil when the job has one rank and one device.
 ---@param job table compute_config, pas_policy, pas_config
 ---@return nnscaler.Sharing|nil
 function M.new(job)
   local world = comm.current()
-  local config = job.compute_config or {}
   local size = world and world:size() or 1
-  local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
-  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(job.pas_policy) or size
-  local runtime_ngpus = config.runtime_ngpus or size
+  local plan_ngpus, runtime_ngpus, whole = M.sizes(job, size)
   if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then
     if whole or job.eager then return nil end
     world = world or comm.connect { backend = 'local' } -- a policy may recompute on one device
