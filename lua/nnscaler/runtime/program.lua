@@ -33,7 +33,7 @@ local function load_program(text, chunk, segments)
   for _, segment in ipairs(segments) do
     local run = type(functions) == 'table' and functions[segment.name]
     if type(run) ~= 'function' then
-      fail('state', 'program.load', ('%s returns no table with a function %s'):format(chunk,
+      fail('state', 'program.load', ('%s returns no table with a %s function'):format(chunk,
         segment.name))
     end
     jit.off(run, true)

@@ -20,11 +20,6 @@ local plans = {
   { 'pp 2', 'pp', 2, 2, 3 },
   { 'pp 4, gpipe', 'pp', 4, 4, 3, { pipeline_scheduler = 'gpipe' } },
   { 'pp 2 x dp 2', 'pp', 2, 4, 6 },
-  { 'pp 2, interleaved', 'pp', 2, 2, 4, { pipeline_scheduler = '1f1b_interleaved' } },
-  { 'pp 2, zb_h1', 'pp', 2, 2, 3, { pipeline_scheduler = 'zb_h1' } },
-  { 'pp 4, zb_h1', 'pp', 4, 4, 5, { pipeline_scheduler = 'zb_h1' } },
-  { 'pp 2, zbv', 'pp', 2, 2, 3, { pipeline_scheduler = 'zbv' } },
-  { 'pp 2, chimera', 'pp', 2, 2, 4, { pipeline_scheduler = 'chimera' } },
   { 'hybrid 2 x 2', 'hybrid', 4, 4, 3, { pipeline_nstages = 2 } },
   { 'hybrid 2 x 2 x dp 2', 'hybrid', 4, 8, 6, { pipeline_nstages = 2 } },
 }

@@ -20,12 +20,28 @@ local function part(whole, leaf)
   return whole
 end
 
+-- Compares the loss over all micro-batches in evaluation mode.
+local function evaluate(eager, program, all, mine, note)
+  local function sum(engine, samples, first, step)
+    local total, weight = 0, 0
+    for i, sample in ipairs(samples) do
+      local loss, n = engine:eval_step(sample, { step = 4, micro = first + (i - 1) * step })
+      if n > 0 then total, weight = total + n * loss, weight + n end
+    end
+    return { total, weight }
+  end
+  local shared = program.sharing
+  local want = sum(eager, all, 0, 1)
+  local got = shared:collect(sum(program, mine, shared.unit, shared.units))
+  note(math.abs(got[1] / got[2] - want[1] / want[2]) / math.abs(want[1] / want[2]), 'evaluation')
+end
+
 return function(argument)
   local case = base.json_decode(argument)
   require('nnscaler.log').set_level 'warning'
   local job = {
     seed = 5, pas_policy = case.policy, pas_config = case.pas_config,
-    micro_batches = case.micro_batches / (case.world / case.plan),
+    micro_batches = math.ceil(case.micro_batches / (case.world / case.plan)),
     compute_config = { plan_ngpus = case.plan, runtime_ngpus = case.world },
   }
   local generator, all = T.generator(11), {}
@@ -47,6 +63,7 @@ return function(argument)
   end
   note(math.abs(got.loss - want.loss) / math.max(1e-30, math.abs(want.loss)), 'loss')
   note(math.abs(got.weight - want.weight), 'weight')
+  if case.evaluate then evaluate(eager, program, all, mine, note) end
   local total = 0
   for _, p in ipairs(eager.parameters) do
     local g = eager:grad(p.name)
