@@ -55,7 +55,11 @@ class Lowering {
   void make_stages() {
     if (!options_.plan) return add_stage(nullptr, {});
     const plan::Plan& plan = *options_.plan;
-    if (plan.stages > 1) split_ = schedule_of(plan, plan.micro_batches).split_backward;
+    if (plan.stages > 1) {
+      const Schedule schedule = schedule_of(plan, plan.micro_batches);
+      split_ = schedule.split_backward;
+      ordered_ = forwards_ascend(schedule);
+    }
     for (int lane = 0; lane < lanes_of(plan); ++lane)
       lanes_.push_back(lane == 0 ? options_.plan
                                  : std::make_shared<const plan::Plan>(lane_of(plan, lane)));
@@ -67,8 +71,8 @@ class Lowering {
   void add_stage(std::shared_ptr<const plan::Plan> plan, StagePart part) {
     const std::string suffix = stages_.empty() ? "" : std::to_string(stages_.size());
     stages_.push_back(std::make_unique<StageLowering>(
-        graph_, Distribution(graph_, std::move(plan), options_.rank, part.stage, options_.homes), e_,
-        out_, suffix));
+        graph_, Distribution(graph_, std::move(plan), options_.rank, part.stage, options_.homes),
+        e_, out_, suffix));
   }
 
   // One slot for all stages that use a leaf.
@@ -94,8 +98,7 @@ class Lowering {
         if (list != nullptr) list->push_back(slot.id);
         if (rests && where.planned()) {
           const bool shared = role == SlotRole::parameter;
-          homes_.try_emplace(value.name,
-                             Home{home, shared ? share(id, where) : Share{}, shard});
+          homes_.try_emplace(value.name, Home{home, shared ? share(id, where) : Share{}, shard});
           if (shared) out_.program.shares.push_back(homes_.at(value.name).share);
         }
       } else if (own.box != piece.box) {
@@ -163,18 +166,20 @@ class Lowering {
       bind_leaf(value.id, SlotRole::constant, &program.constants);
       program.constant_data.push_back(value.data);
     }
-    if (lanes_.size() > 1 && !graph_.buffer_updates.empty())
+    if (!ordered_ && !graph_.buffer_updates.empty())
       fail(ErrorKind::plan,
-           "[lower.buffers] {} is updated by micro-batches that a schedule in both directions "
-           "splits over two ranks; expected one rank to see them in order",
-           graph_.value({graph_.buffer_updates[0].first}).name);
+           "[lower.buffers] {} is updated by every micro-batch; schedule '{}' runs them out of "
+           "order "
+           "or on two ranks; expected one rank to see them in order",
+           graph_.value({graph_.buffer_updates[0].first}).name, options_.plan->schedule);
   }
 
   const Graph& graph_;
   Options options_;
   Lowered out_;
   Emitter e_;
-  bool split_ = false;  // weight gradients apart
+  bool split_ = false;   // weight gradients apart
+  bool ordered_ = true;  // every rank sees the micro-batches of its stages in order
   std::vector<std::shared_ptr<const plan::Plan>> lanes_;
   std::vector<std::unique_ptr<StageLowering>> stages_;
   Homes homes_;

@@ -192,6 +192,21 @@ Schedule schedule_of(const Plan& plan, int micros) {
   return s;
 }
 
+bool forwards_ascend(const Schedule& schedule) {
+  for (const auto& row : schedule.placement)
+    if (row.size() > 1) return false;
+  for (const auto& order : schedule.orders) {
+    std::vector<int> last(static_cast<size_t>(schedule.stages), -1);
+    for (const Action& a : order) {
+      if (a.kind != 'F') continue;
+      int& before = last[static_cast<size_t>(a.stage)];
+      if (a.micro < before) return false;
+      before = a.micro;
+    }
+  }
+  return true;
+}
+
 Schedule inference_of(const Plan& plan, int micros) {
   const auto ranks = pipeline_ranks(plan);
   Schedule s;

@@ -31,6 +31,8 @@ int pipeline_rank(const plan::Plan& plan, int device);
 // what is left of its schedule. Throws a plan Error where the stages do not lie as the schedule
 // wants them, or where it cannot do with the number.
 Schedule schedule_of(const plan::Plan& plan, int micros);
+// Whether each stage lives on one rank, which runs its forward on micro-batch after micro-batch.
+bool forwards_ascend(const Schedule& schedule);
 // Forward only, for evaluation.
 Schedule inference_of(const plan::Plan& plan, int micros);
 
