@@ -1,4 +1,4 @@
---- Programs of pipelines: segments a stage, one slot a weight, what goes into which part of backward.
+--- Programs of pipelines: segments a stage, one slot a weight, which part of backward does what.
 local F = require 'nnscaler.functional'
 local GPT = require 'nnscaler.models.gpt'
 local T = require 'nnscaler.tensor'
@@ -83,9 +83,9 @@ describe('the program of a pipeline', function()
 
   it('refuses buffers that micro-batches update out of order', function()
     local model = nn.class 'Normed'
-    function model:init() self.fc, self.norm = nn.Linear(4, 4), nn.BatchNorm1d(4) end
-    function model:forward(x) return F.relu(self.norm(self.fc(x))):sum() end
-    local normed = trace(model {}, { T.zeros { 4, 4 } }, { training = true })
+    function model:init() self.norm = nn.BatchNorm2d(4) end
+    function model:forward(x) return F.relu(self.norm(x)):sum() end
+    local normed = trace(model {}, { T.zeros { 4, 4, 2, 2 } }, { training = true })
     local plan = plan_of(normed, { pipeline_scheduler = 'chimera' })
     local ok, e = pcall(lower.lower, normed, { plan = plan, rank = 0 })
     assert.is_false(ok)
