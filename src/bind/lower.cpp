@@ -5,6 +5,7 @@
 #include "bind/graph.h"
 #include "bind/plan.h"
 #include "codegen/lua.h"
+#include "lower/check_ranks.h"
 #include "lower/lower.h"
 #include "lower/rule.h"
 #include "lower/signature.h"
@@ -27,7 +28,7 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-// (graph [, { device =, plan =, rank =, stage =, first = the first program under the plan, in whose
+// (graph [, { device =, plan =, rank =, first = the first program under the plan, in whose
 // homes weights stay }]) → program
 int lower_graph(lua_State* L) {
   const graph::Graph& graph = check_graph(L, 1);
@@ -36,7 +37,6 @@ int lower_graph(lua_State* L) {
     const std::string device = script::field_string(L, 2, "device", "cpu");
     options.device = device.substr(0, device.find(':'));
     options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
-    options.stage = static_cast<int>(script::field_int(L, 2, "stage", 0));
     lua_getfield(L, 2, "plan");
     if (!lua_isnil(L, -1))
       options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
@@ -48,6 +48,25 @@ int lower_graph(lua_State* L) {
   }
   script::push_object<Handle>(L, kProgramType,
                               std::make_shared<const Lowered>(lower::lower(graph, options)));
+  return 1;
+}
+
+// (graph, { device =, plan = }): lowers the graph for every rank of the plan and checks the
+// programs together; returns false above 64 ranks, without doing so.
+int check_all(lua_State* L) {
+  const graph::Graph& graph = check_graph(L, 1);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  lower::Options options;
+  const std::string device = script::field_string(L, 2, "device", "cpu");
+  options.device = device.substr(0, device.find(':'));
+  lua_getfield(L, 2, "plan");
+  options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
+  const bool few = options.plan->runtime_ngpus <= 64;
+  std::vector<lower::Program> programs;
+  for (; few && options.rank < options.plan->runtime_ngpus; ++options.rank)
+    programs.push_back(lower::lower(graph, options).program);
+  if (few) lower::check_ranks(programs, *options.plan);
+  lua_pushboolean(L, few);
   return 1;
 }
 
@@ -104,6 +123,36 @@ void push_part(lua_State* L, const lower::Slot& slot) {
 }
 int inputs(lua_State* L) {
   push_leaves(L, program(L), program(L).segments.at(0).inputs);
+  return 1;
+}
+// { { name =, kind = 'F' | 'B' | 'W', stage = }, …, loss_stage =, tags = }
+int segments(lua_State* L) {
+  const lower::Program& p = program(L);
+  lua_createtable(L, static_cast<int>(p.segments.size()), 2);
+  for (size_t i = 0; i < p.segments.size(); ++i) {
+    const lower::Segment& segment = p.segments[i];
+    lua_createtable(L, 0, 3);
+    push_string(L, segment.name);
+    lua_setfield(L, -2, "name");
+    push_string(L, std::string(1, "FBW"[static_cast<size_t>(segment.kind)]));
+    lua_setfield(L, -2, "kind");
+    lua_pushinteger(L, segment.stage);
+    lua_setfield(L, -2, "stage");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_pushinteger(L, p.loss_stage);
+  lua_setfield(L, -2, "loss_stage");
+  lua_pushinteger(L, p.tags);
+  lua_setfield(L, -2, "tags");
+  return 1;
+}
+int groups(lua_State* L) {  // list of lists of ranks, in the order in which all ranks make them
+  const auto all = lower::groups_of(program(L));
+  lua_createtable(L, static_cast<int>(all.size()), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    script::push_ints(L, {all[i].begin(), all[i].end()});
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
   return 1;
 }
 int constants(lua_State* L) {
@@ -290,12 +339,15 @@ int open(lua_State* L) {
                              {"buckets", guarded<buckets>},
                              {"traffic", guarded<traffic>},
                              {"inputs", guarded<inputs>},
+                             {"segments", guarded<segments>},
+                             {"groups", guarded<groups>},
                              {"constants", guarded<constants>},
                              {"fallbacks", guarded<fallbacks>},
                              {"notes", guarded<lines<&Lowered::notes>>},
                              {"warnings", guarded<lines<&Lowered::warnings>>}});
   lua_newtable(L);
   script::set_functions(L, {{"lower", guarded<lower_graph>},
+                            {"check_ranks", guarded<check_all>},
                             {"rules", guarded<rules>},
                             {"signatures", guarded<signatures>},
                             {"read_header", guarded<read_header>}});

@@ -3,7 +3,7 @@
 
 #include "bind/bind.h"
 #include "bind/graph.h"
-#include "lower/schedule/schedule.h"
+#include "lower/schedule/pipeline.h"
 #include "plan/builder.h"
 #include "script/state.h"
 
@@ -103,9 +103,16 @@ int recompute(lua_State* L) {  // (builder, nodes)
   builder_at(L).recompute(ints_at(L, 2));
   return 0;
 }
-int schedule(lua_State* L) {  // (builder, name, micro_batches, chunks)
+int schedule(lua_State* L) {  // (builder, name, micro_batches, chunks [, orders: list of texts])
+  std::vector<std::string> orders;
+  if (lua_istable(L, 5))
+    for (int i = 1; i <= static_cast<int>(lua_objlen(L, 5)); ++i) {
+      lua_rawgeti(L, 5, i);
+      orders.push_back(check_string(L, lua_gettop(L)));
+      lua_pop(L, 1);
+    }
   builder_at(L).schedule(check_string(L, 2), small(L, 3),
-                         static_cast<int>(script::opt_int(L, 4, 1)));
+                         static_cast<int>(script::opt_int(L, 4, 1)), std::move(orders));
   return 0;
 }
 int weights(lua_State* L) {  // (builder, 'replicated' | 'sharded')
@@ -131,7 +138,9 @@ int planned(lua_State* L) {  // (builder, node)
   return 1;
 }
 int finish(lua_State* L) {  // (builder, policy name) → plan
-  push_plan(L, builder_at(L).finish(check_string(L, 2)));
+  plan::Plan plan = builder_at(L).finish(check_string(L, 2));
+  if (plan.stages > 1) lower::schedule_of(plan, plan.micro_batches);
+  push_plan(L, std::move(plan));
   return 1;
 }
 
@@ -151,7 +160,8 @@ int plan_match(lua_State* L) {  // (plan, graph): throws unless the plan is for 
   plan::match(check_plan(L, 1), check_graph(L, 2));
   return 0;
 }
-// (plan) → { plan_ngpus =, stages = lists of devices, schedule =, chunks =, sharded = }
+// (plan) → { plan_ngpus =, stages = lists of devices, schedule =, chunks =, micro_batches =,
+// lanes =, sharded = }
 int plan_info(lua_State* L) {
   const plan::Plan& plan = check_plan(L, 1);
   lua_createtable(L, 0, 5);
@@ -170,6 +180,10 @@ int plan_info(lua_State* L) {
   lua_setfield(L, -2, "chunks");
   lua_pushboolean(L, plan.weights == plan::WeightHome::sharded);
   lua_setfield(L, -2, "sharded");
+  lua_pushinteger(L, plan.micro_batches);
+  lua_setfield(L, -2, "micro_batches");
+  lua_pushinteger(L, lower::lanes_of(plan));
+  lua_setfield(L, -2, "lanes");
   return 1;
 }
 int plan_from_json(lua_State* L) {  // (text [, plan_ngpus, runtime_ngpus]) → plan
@@ -179,26 +193,59 @@ int plan_from_json(lua_State* L) {  // (text [, plan_ngpus, runtime_ngpus]) → 
   return 1;
 }
 
-// (name, ranks, micro_batches, chunks, forward, backward, weight) → per rank a list of
-// {kind, stage, micro, start, stop}
-int time_line(lua_State* L) {
-  const auto s = lower::make_schedule(check_string(L, 1), small(L, 2), small(L, 3),
-                                      static_cast<int>(script::opt_int(L, 4, 1)));
-  const lower::StageTimes times{luaL_optnumber(L, 5, 1), luaL_optnumber(L, 6, 1),
-                                luaL_optnumber(L, 7, 1)};
-  const auto lines = lower::time_line(s, {times});
+// Stages that a device runs: list of { stage =, lane =, first = whether it is the first device }.
+int plan_parts(lua_State* L) {  // (plan, device)
+  const plan::Plan& plan = check_plan(L, 1);
+  const int device = small(L, 2);
+  const auto parts = lower::parts_on(plan, device);
+  lua_createtable(L, static_cast<int>(parts.size()), 0);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto lane = lower::lane_of(plan, parts[i].lane);
+    lua_createtable(L, 0, 3);
+    lua_pushinteger(L, parts[i].stage);
+    lua_setfield(L, -2, "stage");
+    lua_pushinteger(L, parts[i].lane);
+    lua_setfield(L, -2, "lane");
+    lua_pushboolean(L, lane.stage_devices[static_cast<size_t>(parts[i].stage)][0] == device);
+    lua_setfield(L, -2, "first");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+void push_action(lua_State* L, const lower::Action& a) {
+  lua_createtable(L, 0, 5);
+  script::push_string(L, std::string(1, a.kind));
+  lua_setfield(L, -2, "kind");
+  lua_pushinteger(L, a.stage);
+  lua_setfield(L, -2, "stage");
+  lua_pushinteger(L, a.micro);
+  lua_setfield(L, -2, "micro");
+}
+
+// What a device runs for so many micro-batches: list of { kind =, stage =, micro = }.
+int plan_order(lua_State* L) {  // (plan, device, micro_batches [, training = true])
+  const plan::Plan& plan = check_plan(L, 1);
+  const bool training = lua_isnoneornil(L, 4) || lua_toboolean(L, 4);
+  const auto s =
+      training ? lower::schedule_of(plan, small(L, 3)) : lower::inference_of(plan, small(L, 3));
+  const auto& order = s.orders.at(static_cast<size_t>(lower::pipeline_rank(plan, small(L, 2))));
+  lua_createtable(L, static_cast<int>(order.size()), 0);
+  for (size_t i = 0; i < order.size(); ++i) {
+    push_action(L, order[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// Per pipeline rank a list of { kind =, stage =, micro =, start =, stop = }.
+void push_lines(lua_State* L, const std::vector<std::vector<lower::Timed>>& lines) {
   lua_createtable(L, static_cast<int>(lines.size()), 0);
   for (size_t r = 0; r < lines.size(); ++r) {
     lua_createtable(L, static_cast<int>(lines[r].size()), 0);
     for (size_t i = 0; i < lines[r].size(); ++i) {
       const lower::Timed& t = lines[r][i];
-      lua_createtable(L, 0, 5);
-      script::push_string(L, std::string(1, t.action.kind));
-      lua_setfield(L, -2, "kind");
-      lua_pushinteger(L, t.action.stage);
-      lua_setfield(L, -2, "stage");
-      lua_pushinteger(L, t.action.micro);
-      lua_setfield(L, -2, "micro");
+      push_action(L, t.action);
       lua_pushnumber(L, t.start);
       lua_setfield(L, -2, "start");
       lua_pushnumber(L, t.stop);
@@ -207,6 +254,33 @@ int time_line(lua_State* L) {
     }
     lua_rawseti(L, -2, static_cast<int>(r + 1));
   }
+}
+lower::StageTimes times_at(lua_State* L, int index) {
+  return {luaL_optnumber(L, index, 1), luaL_optnumber(L, index + 1, 1),
+          luaL_optnumber(L, index + 2, 1)};
+}
+
+// (name, ranks, micro_batches, chunks [, forward, backward, weight]) → time line
+int time_line(lua_State* L) {
+  const auto s = lower::make_schedule(check_string(L, 1), small(L, 2), small(L, 3),
+                                      static_cast<int>(script::opt_int(L, 4, 1)));
+  push_lines(L, lower::time_line(s, {times_at(L, 5)}));
+  return 1;
+}
+int plan_time_line(lua_State* L) {  // (plan, micro_batches [, forward, backward, weight])
+  push_lines(L,
+             lower::time_line(lower::schedule_of(check_plan(L, 1), small(L, 2)), {times_at(L, 3)}));
+  return 1;
+}
+
+// (name, ranks, chunks) → for each stage of a schedule the pipeline rank where it (its lane 0) lies
+int placement(lua_State* L) {
+  const std::string name = check_string(L, 1);
+  const int ranks = small(L, 2), chunks = static_cast<int>(script::opt_int(L, 3, 1));
+  const auto s = lower::make_schedule(name, ranks, 2 * ranks, chunks);
+  std::vector<int64_t> rows;
+  for (const auto& row : s.placement) rows.push_back(row[0]);
+  script::push_ints(L, rows);
   return 1;
 }
 
@@ -216,6 +290,9 @@ int open(lua_State* L) {
                                  {"json", guarded<plan_json>},
                                  {"hash", guarded<plan_hash>},
                                  {"info", guarded<plan_info>},
+                                 {"parts", guarded<plan_parts>},
+                                 {"order", guarded<plan_order>},
+                                 {"time_line", guarded<plan_time_line>},
                                  {"match", guarded<plan_match>}});
   script::make_type<BuilderHandle>(L, kBuilderType,
                                    {{"partition", guarded<partition>},
@@ -236,6 +313,7 @@ int open(lua_State* L) {
   lua_createtable(L, 0, 4);
   script::set_functions(L, {{"builder", guarded<new_builder>},
                             {"from_json", guarded<plan_from_json>},
+                            {"placement", guarded<placement>},
                             {"time_line", guarded<time_line>}});
   return 1;
 }

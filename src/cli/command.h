@@ -32,6 +32,7 @@ struct Command {
 
 Command run_command();
 Command compile_command();
+Command plan_command();
 Command generate_command();
 Command checkpoint_command();
 Command doctor_command();

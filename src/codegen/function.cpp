@@ -265,6 +265,11 @@ void FunctionWriter::call(const Instr& instr) {
     const int into = lower::reads(instr)[0];
     put(fmt::format("{}({})", operators_.call(instr.op), arguments(instr)), instr);
     expression_[instr.outs[0]] = expression(into);
+    if (const auto field = field_.find(instr.outs[0]); field != field_.end()) {
+      needs_.insert("s");
+      raw(fmt::format("{} = {}", field->second, expression(into)));
+      expression_[instr.outs[0]] = field->second;
+    }
     if (const auto it = hint_.find(into); it != hint_.end()) hint_[instr.outs[0]] = it->second;
     return;
   }

@@ -88,9 +88,13 @@ class FileWriter {
   }
 
   std::string body() {
-    collect_saved();
     std::string segments;
-    for (const Segment& segment : program_.segments) segments += write_segment(segment);
+    for (size_t first = 0; first < program_.segments.size();) {
+      begin_stage(first);
+      collect_saved();
+      for (const Segment* segment : stage_) segments += write_segment(*segment);
+      first += stage_.size();
+    }
     std::string out = weight_lines(program_) + "local rt = require 'nnscaler.runtime'\n";
     for (const auto& [space, names] : operators_.tables()) {
       std::string line = fmt::format("local {} = rt.operators('{}', {{ ", space, space);
@@ -182,46 +186,74 @@ class FileWriter {
   // --- tensors kept for backward
   // -------------------------------------------------------------------
 
-  // Decides where each saved tensor is kept: in the table of a block instance that has it, or of
-  // the segment. Only two segments hand tensors over on one device: forward and backward.
-  void collect_saved() {
-    if (program_.segments.size() < 2) return;
-    const Segment& forward = program_.segments[0];
-    const Segment& backward = program_.segments[1];
-    std::map<int, const BlockRun*> maker;
-    for (const BlockRun& run : forward.blocks)
-      for (size_t i = run.first; i < run.last; ++i)
-        for (int out : forward.instrs[i].outs)
-          if (out >= 0) maker[out] = &run;
-    std::map<std::string, std::map<int, int>> numbers;  // by path
-    for (const BlockRun& run : forward.blocks) numbers[run.path] = shape(forward, run).number;
+  // The segments of the next stage, which hand tensors on among themselves.
+  void begin_stage(size_t first) {
+    stage_.clear();
+    for (size_t i = first; i < program_.segments.size(); ++i) {
+      if (i > first && program_.segments[i].kind == lower::SegmentKind::forward) break;
+      stage_.push_back(&program_.segments[i]);
+    }
+    maker_.clear();
+    top_.clear();
+    top_field_.clear();
+    elsewhere_.clear();
+    list_field_.clear();
+    started_.clear();
+  }
 
-    for (size_t i = 0; i < backward.instrs.size(); ++i) {
-      const BlockRun* user = block_at(backward, i);
-      for (int slot : lower::reads(backward.instrs[i])) {
-        if (!std::binary_search(backward.saved_in.begin(), backward.saved_in.end(), slot)) continue;
-        if (user != nullptr) {
-          const auto it = numbers.find(user->path);
-          if (it != numbers.end() && it->second.contains(slot)) {
-            keep(*block_named(forward, user->path), it->second.at(slot), slot);
-            continue;
+  // Decides where each saved tensor is kept: in the table of a block instance that has it, or of
+  // the stage.
+  void collect_saved() {
+    for (const Segment* segment : stage_)
+      for (int slot : segment->saved_out) maker_[slot] = segment;
+    Names names({});
+    for (const Segment* maker : stage_) {
+      collect_made_in(*maker);
+      for (const Run& run : runs_of(*maker)) {
+        const std::string list = list_of(maker->blocks[run.first].path);
+        if (!list_field_.contains(list)) list_field_[list] = names.fresh(last_part(list));
+      }
+      // Instances at one path share a table: what later segments keep there has other names.
+      std::set<std::string> used;
+      for (const auto& [body, fields] : kept_)
+        for (const auto& [number, field] : fields) used.insert(field.substr(2));
+      taken_ = std::move(used);
+    }
+    for (int slot : top_) top_field_[slot] = "s." + names.fresh(hint(slot));
+  }
+
+  void collect_made_in(const Segment& maker) {
+    std::map<int, const BlockRun*> block;
+    std::map<std::string, std::map<int, int>> numbers;  // by path
+    for (const BlockRun& run : maker.blocks) {
+      for (size_t i = run.first; i < run.last; ++i)
+        for (int out : maker.instrs[i].outs)
+          if (out >= 0) block[out] = &run;
+      numbers[run.path] = shape(maker, run).number;
+    }
+    for (const Segment* user : stage_) {
+      if (user == &maker) continue;
+      for (size_t i = 0; i < user->instrs.size(); ++i) {
+        const BlockRun* run = block_at(*user, i);
+        for (int slot : lower::reads(user->instrs[i])) {
+          if (!is_saved(*user, slot) || maker_.at(slot) != &maker) continue;
+          if (run != nullptr) {
+            const auto it = numbers.find(run->path);
+            if (it != numbers.end() && it->second.contains(slot)) {
+              keep(*block_named(maker, run->path), it->second.at(slot), slot);
+              continue;
+            }
           }
-        }
-        if (const auto made = maker.find(slot);
-            made != maker.end() && !(read_outside(forward).contains(slot))) {
-          keep(*made->second, numbers.at(made->second->path).at(slot), slot);
-          elsewhere_[slot] = made->second->path;
-        } else {
-          top_.insert(slot);
+          if (const auto made = block.find(slot);
+              made != block.end() && !(read_outside(maker).contains(slot))) {
+            keep(*made->second, numbers.at(made->second->path).at(slot), slot);
+            elsewhere_[slot] = made->second->path;
+          } else {
+            top_.insert(slot);
+          }
         }
       }
     }
-    Names names({});
-    for (const Run& run : runs_of(forward)) {
-      const std::string list = list_of(forward.blocks[run.first].path);
-      if (!list_field_.contains(list)) list_field_[list] = names.fresh(last_part(list));
-    }
-    for (int slot : top_) top_field_[slot] = "s." + names.fresh(hint(slot));
   }
 
   std::string hint(int slot) const { return last_part(program_.slot(slot).name); }
@@ -229,7 +261,7 @@ class FileWriter {
   void keep(const BlockRun& run, int number, int slot) {
     auto& fields = kept_[run.body];
     if (fields.contains(number)) return;
-    auto& names = kept_names_.try_emplace(run.body, std::set<std::string>{}).first->second;
+    auto& names = kept_names_.try_emplace(run.body, taken_).first->second;
     fields[number] = "s." + names.fresh(hint(slot));
   }
 
@@ -242,8 +274,9 @@ class FileWriter {
   std::string saved_expression(int slot) {
     if (const auto it = top_field_.find(slot); it != top_field_.end()) return it->second;
     const std::string& path = elsewhere_.at(slot);
-    const BlockRun* run = block_named(program_.segments[0], path);
-    const int number = shape(program_.segments[0], *run).number.at(slot);
+    const Segment& maker = *maker_.at(slot);
+    const BlockRun* run = block_named(maker, path);
+    const int number = shape(maker, *run).number.at(slot);
     return instance_table(path) + kept_.at(run->body).at(number).substr(1);
   }
 
@@ -260,41 +293,33 @@ class FileWriter {
     const Shape s = shape(segment, first);
     FunctionWriter w(program_, operators_, groups_, first.path, reserved_);
 
-    const bool forward = &segment == &program_.segments[0];
-    std::map<int, std::string> fields;
-    if (const auto it = kept_.find(forward ? first.body : forward_body(first.path));
-        it != kept_.end())
-      fields = it->second;
-    std::map<int, int> forward_number;
-    if (!forward)
-      if (const BlockRun* twin = block_named(program_.segments[0], first.path))
-        forward_number = shape(program_.segments[0], *twin).number;
-
+    std::map<int, std::string> fields;  // that this body keeps
+    if (const auto it = kept_.find(first.body); it != kept_.end()) fields = it->second;
     std::string arguments;
     std::vector<std::string> first_lines;
     for (size_t k = 0; k < s.externals.size(); ++k) {
       const int slot = s.externals[k];
-      const auto number = forward_number.find(slot);
-      if (!forward && is_saved(segment, slot) && number != forward_number.end()) {
-        w.bind(slot, fields.at(number->second));
-        w.need("s");
-        continue;
+      if (is_saved(segment, slot)) {
+        if (const std::string field = kept_by_twin(first.path, slot); !field.empty()) {
+          w.bind(slot, field);
+          w.need("s");
+          continue;
+        }
       }
       const std::string name = w.declare(slot);
       body.arguments.push_back(k);
       arguments += ", " + name;
-      if (forward && fields.contains(s.number.at(slot))) {
+      if (fields.contains(s.number.at(slot))) {
         w.need("s");
         first_lines.push_back(fmt::format("{} = {}", fields.at(s.number.at(slot)), name));
       }
     }
     for (const std::string& line : first_lines) w.raw(line);
-    if (forward)
-      for (const auto& [slot, number] : s.number)
-        if (const auto it = fields.find(number);
-            it != fields.end() &&
-            std::find(s.externals.begin(), s.externals.end(), slot) == s.externals.end())
-          w.store(slot, it->second);
+    for (const auto& [slot, number] : s.number)
+      if (const auto it = fields.find(number);
+          it != fields.end() &&
+          std::find(s.externals.begin(), s.externals.end(), slot) == s.externals.end())
+        w.store(slot, it->second);
     for (size_t i = first.first; i < first.last; ++i) w.statement(segment.instrs[i]);
     std::string results;
     for (int slot : s.results) results += (results.empty() ? "" : ", ") + w.expression(slot);
@@ -318,9 +343,14 @@ class FileWriter {
     return body;
   }
 
-  int forward_body(const std::string& path) const {
-    const BlockRun* twin = block_named(program_.segments[0], path);
-    return twin != nullptr ? twin->body : -1;
+  // The field in which the instance at `path` of the segment that makes a slot keeps it, or "".
+  std::string kept_by_twin(const std::string& path, int slot) {
+    const Segment& maker = *maker_.at(slot);
+    const BlockRun* twin = block_named(maker, path);
+    if (twin == nullptr) return {};
+    const auto numbers = shape(maker, *twin).number;
+    const auto number = numbers.find(slot);
+    return number == numbers.end() ? std::string() : kept_.at(twin->body).at(number->second);
   }
 
   static bool is_saved(const Segment& segment, int slot) {
@@ -425,19 +455,27 @@ class FileWriter {
 
   void write_run(const Segment& segment, const Run& run, FunctionWriter& w) {
     Body& body = body_of(segment, run);
-    const bool forward = &segment == &program_.segments[0];
     const std::string list = list_of(segment.blocks[run.first].path);
-    const bool keeps = std::find(body.tables.begin(), body.tables.end(), "s") != body.tables.end();
-    if (keeps && forward && started_.insert(list).second) {
+    // Tables of instances that no earlier segment of the stage has made.
+    bool fresh = false, known = false;
+    if (std::find(body.tables.begin(), body.tables.end(), "s") != body.tables.end()) {
+      for (size_t k = run.first; k < run.last; ++k)
+        (started_.insert(segment.blocks[k].path).second ? fresh : known) = true;
       w.need("s");
-      w.raw(fmt::format("s.{} = {{}}", list_field_.at(list)));
+      if (fresh && started_.insert(list).second)
+        w.raw(fmt::format("s.{} = {{}}", list_field_.at(list)));
     }
+    const auto table = [&](const std::string& index) {
+      const std::string place = fmt::format("s.{}[{}]", list_field_.at(list), index);
+      return known ? fmt::format("{} = {} or {{}}", place, place) : place + " = {}";
+    };
     const auto sources = carried(segment, run, body);
     const Shape first = shape(segment, segment.blocks[run.first]);
     const Shape last = shape(segment, segment.blocks[run.last - 1]);
     if (!sources) {
       for (size_t k = run.first; k < run.last; ++k)
-        write_single(segment, segment.blocks[k], body, keeps && forward, w);
+        write_single(segment, segment.blocks[k], body,
+                     fresh ? table(number_of(segment.blocks[k].path)) : "", w);
       return;
     }
     // Loop variables: results in order, each begun with the external that it follows.
@@ -464,21 +502,21 @@ class FileWriter {
     const bool down = std::stoll(from) > std::stoll(to);
     w.raw(fmt::format("for i = {}, {}{} do", from, to, down ? ", -1" : ""));
     w.indent(true);
-    if (keeps && forward) w.raw(fmt::format("s.{}[i] = {{}}", list_field_.at(list)));
+    if (fresh) w.raw(table("i"));
     std::string left;
     for (const std::string& v : variables) left += (left.empty() ? "" : ", ") + v;
     if (!left.empty()) left += " = ";
     w.raw(wrap(left + call_text(body, list, "i", arguments, w), kWidth - 4, "      "));
     w.indent(false);
     w.raw("end");
-    for (int slot : last.results) store_top(slot, forward, w);
+    for (int slot : last.results) store_top(segment, slot, w);
   }
 
   void write_single(const Segment& segment, const BlockRun& block, const Body& body,
-                    bool fresh_table, FunctionWriter& w) {
+                    const std::string& first_line, FunctionWriter& w) {
     const Shape s = shape(segment, block);
     const std::string list = list_of(block.path), index = number_of(block.path);
-    if (fresh_table) w.raw(fmt::format("s.{}[{}] = {{}}", list_field_.at(list), index));
+    if (!first_line.empty()) w.raw(first_line);
     std::vector<std::string> arguments;
     for (size_t e : body.arguments) arguments.push_back(outer(segment, s.externals[e], w));
     std::string left, locals;
@@ -493,9 +531,10 @@ class FileWriter {
     w.raw(wrap(left + call_text(body, list, index, arguments, w), kWidth - 2, "    "));
   }
 
-  void store_top(int slot, bool forward, FunctionWriter& w) {
+  // Keeps a slot for later segments, where it is one of those.
+  void store_top(const Segment& segment, int slot, FunctionWriter& w) {
     const auto it = top_field_.find(slot);
-    if (!forward || it == top_field_.end()) return;
+    if (it == top_field_.end() || maker_.at(slot) != &segment) return;
     w.need("s");
     w.raw(fmt::format("{} = {}", it->second, w.expression(slot)));
   }
@@ -537,27 +576,26 @@ class FileWriter {
   }
 
   std::string write_segment(const Segment& segment) {
-    const bool forward = &segment == &program_.segments[0];
+    const bool forward = segment.kind == lower::SegmentKind::forward;
     FunctionWriter w(program_, operators_, groups_, "", reserved_);
     for (int in : segment.inputs) {
       const std::string& name = program_.slot(in).name;
       if (!forward) {
         w.bind(in, "seed");
+        store_top(segment, in, w);
         continue;
       }
       if (!read_here(segment, in) && !top_field_.contains(in)) continue;
       w.raw(fmt::format("local {} = input{}", w.declare(in), index_by(name)));
-      store_top(in, forward, w);
+      store_top(segment, in, w);
     }
-    if (!forward)
-      for (int slot : segment.saved_in)
-        if (top_field_.contains(slot) || elsewhere_.contains(slot)) {
-          w.bind(slot, saved_expression(slot));
-        }
-    if (forward)
-      for (const auto& [slot, field] : top_field_)
-        if (std::find(segment.inputs.begin(), segment.inputs.end(), slot) == segment.inputs.end())
-          w.store(slot, field);
+    for (int slot : segment.saved_in)
+      if (top_field_.contains(slot) || elsewhere_.contains(slot))
+        w.bind(slot, saved_expression(slot));
+    for (const auto& [slot, field] : top_field_)
+      if (maker_.at(slot) == &segment &&
+          std::find(segment.inputs.begin(), segment.inputs.end(), slot) == segment.inputs.end())
+        w.store(slot, field);
     const auto runs = runs_of(segment);
     size_t next = 0;
     for (size_t i = 0; i < segment.instrs.size();) {
@@ -570,7 +608,7 @@ class FileWriter {
       w.statement(segment.instrs[i++]);
     }
     std::string results;
-    if (forward)
+    if (program_.returns(segment))
       for (const graph::Nest& nest : program_.outputs)
         results += (results.empty() ? "" : ", ") + nest_text(nest, w);
     if (!results.empty()) w.raw(wrap("return " + results, kWidth, "    "));
@@ -585,6 +623,9 @@ class FileWriter {
   Operators operators_;
   Groups groups_;
   std::set<std::string> reserved_ = reserved_names();
+  std::vector<const Segment*> stage_;    // segments of the stage that is written
+  std::map<int, const Segment*> maker_;  // of its saved slots
+  std::set<std::string> taken_;          // names of fields that earlier segments keep
   std::map<const Segment*, std::set<int>> read_outside_;
   std::map<int, std::map<int, std::string>> kept_;  // forward body → number → field
   std::map<int, Names> kept_names_;
@@ -592,7 +633,7 @@ class FileWriter {
   std::map<int, std::string> top_field_;
   std::map<int, std::string> elsewhere_;  // slot → path of the instance that keeps it
   std::map<std::string, std::string> list_field_;
-  std::set<std::string> started_;
+  std::set<std::string> started_;  // lists and instances that have a table
   std::map<int, Body> bodies_;
   Names body_names_{{}};
   std::string functions_;

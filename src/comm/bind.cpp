@@ -109,17 +109,28 @@ int group_broadcast(lua_State* L) {  // (group, tensor, root) → tensor, in pla
   lua_pushvalue(L, 2);
   return 1;
 }
-int group_send(lua_State* L) {  // (group, tensor, peer)
+int tag_at(lua_State* L, int index) {
+  const int64_t tag = script::opt_int(L, index, 0);
+  if (tag < 0 || tag > kGreatestTag)
+    fail(ErrorKind::usage, "[comm.tag] tag {}; expected 0 to {}", tag, kGreatestTag);
+  return static_cast<int>(tag);
+}
+int group_send(lua_State* L) {  // (group, tensor, peer [, tag]); does not wait for the receiver
   const Waiting waiting = in_operation(L, Operation::send);
-  group_at(L).send(check_real(L, 2), static_cast<int>(check_int(L, 3)));
+  group_at(L).send(check_real(L, 2), static_cast<int>(check_int(L, 3)), tag_at(L, 4));
   return 0;
 }
-int group_recv(lua_State* L) {  // (group, tensor, peer) → tensor, filled
+int group_recv(lua_State* L) {  // (group, tensor, peer [, tag]) → tensor, filled
   const Waiting waiting = in_operation(L, Operation::recv);
   at::Tensor t = check_real(L, 2);
-  group_at(L).recv(t, static_cast<int>(check_int(L, 3)));
+  group_at(L).recv(t, static_cast<int>(check_int(L, 3)), tag_at(L, 4));
   lua_pushvalue(L, 2);
   return 1;
+}
+int group_flush(lua_State* L) {  // (group): returns when all sends were handed over
+  const Waiting waiting = in_operation(L, Operation::send);
+  group_at(L).flush();
+  return 0;
 }
 int group_barrier(lua_State* L) {
   const Waiting waiting = in_operation(L, Operation::barrier);
@@ -309,6 +320,7 @@ int open_module(lua_State* L) {
                                 {"broadcast", guarded<group_broadcast>},
                                 {"send", guarded<group_send>},
                                 {"recv", guarded<group_recv>},
+                                {"flush", guarded<group_flush>},
                                 {"barrier", guarded<group_barrier>},
                                 {"exchange", guarded<group_exchange>},
                                 {"size", guarded<group_size>},

@@ -19,6 +19,8 @@ namespace nns::comm {
 
 enum class Reduce { sum, max, min };
 
+constexpr int kGreatestTag = 1 << 30;  // of a message between two ranks
+
 // An operation under way. Its tensor must not be touched before `wait` returns.
 class Handle {
  public:
@@ -55,9 +57,13 @@ class Group {
   // Cuts along `dim` and joins along `from`, whose whole length is `whole`.
   at::Tensor all_to_all(const at::Tensor& local, int64_t dim, int64_t from, int64_t whole);
   void broadcast(at::Tensor& tensor, int root);  // root: position in the group
-  // Point to point; `peer` is a position. A send may return before it is received.
-  virtual void send(const at::Tensor& tensor, int peer) = 0;
-  virtual void recv(at::Tensor& tensor, int peer) = 0;
+  // Point to point; `peer` is a position. A receive takes the oldest message of its tag (≥ 0)
+  // whatever else is under way, and a send never waits for it: whether a program ends must not
+  // depend on how much a backend buffers.
+  virtual void send(const at::Tensor& tensor, int peer, int tag = 0) = 0;
+  virtual void recv(at::Tensor& tensor, int peer, int tag = 0) = 0;
+  // Returns when all sends were handed over.
+  virtual void flush() {}
   virtual void barrier() = 0;
   // Every rank gets what each rank gave, in order of position.
   virtual std::vector<std::string> exchange(const std::string& mine) = 0;

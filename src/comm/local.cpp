@@ -12,6 +12,7 @@
 #include <map>
 #include <mutex>
 #include <thread>
+#include <tuple>
 
 #include "base/error.h"
 #include "comm/reduce.h"
@@ -55,7 +56,7 @@ class LocalWorld {
     std::vector<Post> posts;
     int arrived = 0;
     uint64_t round = 0;
-    std::map<std::pair<int, int>, std::deque<at::Tensor>> mail;  // (from, to)
+    std::map<std::tuple<int, int, int>, std::deque<at::Tensor>> mail;  // (from, to, tag)
   };
   std::map<std::vector<int>, std::shared_ptr<Room>> rooms;
 
@@ -81,19 +82,19 @@ class LocalGroup : public Group {
   LocalGroup(std::shared_ptr<LocalWorld> world, std::vector<int> ranks, int position)
       : Group(ranks, position), world_(std::move(world)), room_(world_->room(ranks)) {}
 
-  void send(const at::Tensor& tensor, int peer) override {
+  void send(const at::Tensor& tensor, int peer, int tag) override {
     const std::lock_guard lock(world_->mutex);
     world_->throw_if_failed("send");
-    room_->mail[{position(), peer}].push_back(tensor.contiguous().clone());
+    room_->mail[{position(), peer, tag}].push_back(tensor.contiguous().clone());
     count(tensor.numel() * static_cast<int64_t>(tensor.element_size()));
     world_->changed.notify_all();
   }
 
-  void recv(at::Tensor& tensor, int peer) override {
+  void recv(at::Tensor& tensor, int peer, int tag) override {
     at::Tensor message;
     {
       std::unique_lock lock(world_->mutex);
-      auto& box = room_->mail[{peer, position()}];
+      auto& box = room_->mail[{peer, position(), tag}];
       world_->wait(lock, "recv", [&] { return !box.empty(); });
       message = std::move(box.front());
       box.pop_front();

@@ -24,16 +24,16 @@ std::vector<const void*> blocks_of(const void* data, int n, int64_t bytes) {
 
 }  // namespace
 
-void StagedGroup::send(const at::Tensor& tensor, int peer) {
+void StagedGroup::send(const at::Tensor& tensor, int peer, int tag) {
   if (tensor.numel() == 0) return;
-  send_bytes(tensor.contiguous().clone(), peer);
+  send_bytes(tensor.contiguous().clone(), peer, tag);
   count(bytes_of(tensor));
 }
 
-void StagedGroup::recv(at::Tensor& tensor, int peer) {
+void StagedGroup::recv(at::Tensor& tensor, int peer, int tag) {
   if (tensor.numel() == 0) return;
   at::Tensor dense = tensor.contiguous();
-  recv_bytes(dense.mutable_data_ptr(), bytes_of(dense), peer);
+  recv_bytes(dense.mutable_data_ptr(), bytes_of(dense), peer, tag);
   if (!dense.is_same(tensor)) tensor.copy_(dense);
 }
 

@@ -10,8 +10,8 @@ class StagedGroup : public Group {
  public:
   using Group::Group;
 
-  void send(const at::Tensor& tensor, int peer) override;
-  void recv(at::Tensor& tensor, int peer) override;
+  void send(const at::Tensor& tensor, int peer, int tag) override;
+  void recv(at::Tensor& tensor, int peer, int tag) override;
   std::vector<std::string> exchange(const std::string& mine) override;
 
  protected:
@@ -20,8 +20,8 @@ class StagedGroup : public Group {
   virtual void swap_bytes(void* out, const void* in, int64_t bytes) = 0;
   virtual void broadcast_bytes(void* data, int64_t bytes, int root) = 0;
   // The sender gives its copy away and need not wait.
-  virtual void send_bytes(at::Tensor message, int peer) = 0;
-  virtual void recv_bytes(void* data, int64_t bytes, int peer) = 0;
+  virtual void send_bytes(at::Tensor message, int peer, int tag) = 0;
+  virtual void recv_bytes(void* data, int64_t bytes, int peer, int tag) = 0;
 
   void do_all_reduce(at::Tensor& tensor, Reduce reduce) override;
   void do_all_gather(at::Tensor& all, const at::Tensor& one) final;

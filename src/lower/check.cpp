@@ -79,6 +79,7 @@ class Checker {
         for (int slot : reads(instr)) {
           if (fixed_.contains(slot)) broken("{} is not this segment's to release", name(slot));
           if (live_.erase(slot) == 0) broken("{} is released twice", name(slot));
+          handed_.erase(slot);
         }
         break;
       case InstrKind::accumulate:

@@ -86,6 +86,9 @@ Distribution::Distribution(const Graph& graph, std::shared_ptr<const plan::Plan>
   }
   find_loss_stage();
   find_uses();
+  for (const auto& value : graph.values)
+    for (int other : other_stages(value.id))
+      crossings_.emplace(std::pair(value.id, other), static_cast<int>(crossings_.size()));
 }
 
 const std::vector<int>& Distribution::devices_of(int stage) const {
@@ -188,10 +191,10 @@ std::vector<std::vector<int>> Distribution::addend_groups(int value, int stage,
   return out;
 }
 
-std::vector<Shape> Distribution::addends(int value, int* holders) const {
+std::vector<Shape> Distribution::addends(int value, std::set<int>* holders) const {
   const Shape& shape = graph_.value({value}).type.shape;
   const Piece mine = home(value).layout.piece(shape, device_);
-  std::set<int> others, all;
+  std::set<int> others;
   for (const Use& u : uses(value))
     if (u.stage != stage_) others.insert(u.stage);
   std::vector<int> stages{stage_};
@@ -209,20 +212,21 @@ std::vector<Shape> Distribution::addends(int value, int* holders) const {
                       "expected as many",
                       graph_.value({value}).name, here.size(), stage_, groups.size(), stage),
           "give the stages that share a weight equally many devices");
-    for (const auto& group : groups) all.insert(group.begin(), group.end());
+    for (const auto& group : groups) holders->insert(group.begin(), group.end());
     Shape ranks;
     for (int u = 0; u < plan_->units(); ++u)
       for (int device : groups[which]) ranks.push_back(device + u * plan_->plan_ngpus);
     out.push_back(std::move(ranks));
   }
-  *holders = static_cast<int>(all.size()) * plan_->units();
   return out;
 }
 
 Share Distribution::share(int value) const {
   if (const Home* known = given(value)) return known->share;
   Share share;
-  const auto groups = addends(value, &share.holders);
+  std::set<int> holders;
+  const auto groups = addends(value, &holders);
+  share.holders = static_cast<int>(holders.size()) * plan_->units();
   std::set<int> reduce;
   if (const auto cut = shard(value)) {
     // The addends of this stage are summed on the way to the shard; those of other stages lie in
@@ -249,7 +253,7 @@ std::optional<Shard> Distribution::shard(int value) const {
   if (!plan_ || plan_->weights != plan::WeightHome::sharded) return std::nullopt;
   const auto& v = graph_.value({value});
   const Shape local = home(value).layout.local_shape(v.type.shape, device_);
-  int holders = 0;
+  std::set<int> holders;
   Shard shard;
   shard.ranks = addends(value, &holders).front();
   const int n = static_cast<int>(shard.ranks.size());
@@ -296,6 +300,10 @@ Layout Distribution::departure(int value) const {
 
 Layout Distribution::arrival(int value, int stage) const {
   return home_in(value, stage).layout;
+}
+
+int64_t Distribution::tag(int value, int stage, bool gradient) const {
+  return crossings_.at({value, stage}) * 2 + (gradient ? 1 : 0);
 }
 
 std::vector<int> Distribution::arrivals() const {

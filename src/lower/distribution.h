@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "lower/adapter.h"
 #include "lower/placement.h"
@@ -44,6 +45,7 @@ class Distribution {
   int units() const { return plan_ ? plan_->units() : 1; }
   int world() const { return plan_ ? plan_->runtime_ngpus : 1; }
   int stage() const { return stage_; }
+  int loss_stage() const { return loss_stage_; }
   bool is_last() const { return stage_ == loss_stage_; }  // the stage that makes the loss
   const std::vector<int>& devices() const { return devices_of(stage_); }  // of this stage
   bool is_here(const graph::Node& node) const { return stage_of(node) == stage_; }
@@ -58,6 +60,9 @@ class Distribution {
   // How a parameter or buffer rests in this stage, and how its gradients are shared.
   OperandUse home(int value) const;
   Share share(int value) const;
+  // Per stage that reads the value, this one first: global ranks that hold addends of the gradient
+  // of this device's piece. `holders` gets the devices that hold the piece.
+  std::vector<Shape> addends(int value, std::set<int>* holders) const;
   // Nothing where the plan leaves weights as they are used, or nobody else holds addends.
   std::optional<Shard> shard(int value) const;
   bool is_used_here(int value) const;
@@ -70,6 +75,10 @@ class Distribution {
   // How a value leaves the stage that makes it, and arrives in one that reads it.
   Layout departure(int value) const;
   Layout arrival(int value, int stage) const;
+  // Number of the message that takes a value (or its gradient back) to a stage that reads it; alike
+  // on all ranks.
+  int64_t tag(int value, int stage, bool gradient) const;
+  int tags() const { return static_cast<int>(crossings_.size()) * 2; }  // above all of them
   // Values that this stage gets from others, ascending.
   std::vector<int> arrivals() const;
 
@@ -97,9 +106,6 @@ class Distribution {
   OperandUse home_in(int value, int stage) const;
   // Global devices (of the plan) whose gradients are addends of one total, for a piece; sorted.
   std::vector<std::vector<int>> addend_groups(int value, int stage, const Piece& piece) const;
-  // Per stage that reads the value, this one first: global ranks that hold addends of the gradient
-  // of this device's piece. `holders` gets the number of ranks that hold the piece.
-  std::vector<Shape> addends(int value, int* holders) const;
   void find_loss_stage();
   void find_uses();
 
@@ -110,7 +116,8 @@ class Distribution {
   plan::Fitted fitted_;  // empty without a plan
   std::shared_ptr<const Homes> homes_;
   mutable std::vector<std::optional<NodePlacement>> placements_;
-  std::vector<std::vector<Use>> uses_;  // by value
+  std::vector<std::vector<Use>> uses_;            // by value
+  std::map<std::pair<int, int>, int> crossings_;  // (value, reading stage) → number
 };
 
 }  // namespace nns::lower

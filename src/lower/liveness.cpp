@@ -38,7 +38,10 @@ class Releases {
   void find_last_uses() {
     kept_.insert(segment_.outputs.begin(), segment_.outputs.end());
     kept_.insert(segment_.saved_out.begin(), segment_.saved_out.end());
+    bool later = false;
     for (const Segment& other : program_.segments) {
+      if (later) kept_.insert(other.saved_in.begin(), other.saved_in.end());
+      later = later || &other == &segment_;
       kept_.insert(other.outputs.begin(), other.outputs.end());
       for (const Instr& instr : other.instrs)  // a buffer's content outlives the micro-batch
         if (instr.kind == InstrKind::update) kept_.insert(reads(instr)[0]);

@@ -19,7 +19,6 @@ struct Options {
   // on one device.
   std::shared_ptr<const plan::Plan> plan;
   int rank = 0;
-  int stage = 0;                       // of a pipeline: which stage of the rank's
   std::shared_ptr<const Homes> homes;  // of the weights, from the first graph under the plan
 };
 

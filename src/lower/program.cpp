@@ -5,6 +5,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include <set>
+
 namespace nns::lower {
 namespace {
 
@@ -83,7 +85,8 @@ std::string write_text(const Program& program, bool locations) {
   for (size_t i = 0; i < program.constant_data.size(); ++i)
     text += fmt::format("  data {} {}\n", i, hex(hash_bytes(program.constant_data[i])));
   for (const Segment& segment : program.segments) {
-    text += fmt::format("segment {}\n", segment.name);
+    text += fmt::format("segment {}{}\n", segment.name,
+                        segment.stage > 0 ? fmt::format(" of stage {}", segment.stage) : "");
     leaves("input", segment.inputs);
     text +=
         fmt::format("  outputs {}\n  saved in {}\n  saved out {}\n", slots_text(segment.outputs),
@@ -127,6 +130,22 @@ Json instr_json(const Instr& instr) {
 
 }  // namespace
 
+std::vector<std::vector<int>> groups_of(const Program& program) {
+  std::set<std::vector<int>> groups;
+  for (const Segment& segment : program.segments)
+    for (const Instr& instr : segment.instrs) {
+      if (instr.kind != InstrKind::call || !instr.op.starts_with("comm::")) continue;
+      for (const NamedArg& a : instr.args)
+        if (a.name == "group") {
+          const auto& ranks = std::get<Shape>(a.value);
+          groups.emplace(ranks.begin(), ranks.end());
+        }
+    }
+  for (const Share& share : program.shares)
+    if (!share.reduce.empty()) groups.insert(share.reduce);
+  return {groups.begin(), groups.end()};
+}
+
 std::string to_text(const Program& program) {
   return write_text(program, true);
 }
@@ -151,11 +170,9 @@ std::string to_json(const Program& program) {
                           {"shape", slot.type.shape},
                           {"dtype", nns::name_of(slot.type.dtype)}});
   for (const Segment& segment : program.segments) {
-    Json s = {{"name", segment.name},
-              {"inputs", segment.inputs},
-              {"outputs", segment.outputs},
-              {"saved_in", segment.saved_in},
-              {"saved_out", segment.saved_out}};
+    Json s = {{"name", segment.name},         {"stage", segment.stage},
+              {"inputs", segment.inputs},     {"outputs", segment.outputs},
+              {"saved_in", segment.saved_in}, {"saved_out", segment.saved_out}};
     s["instrs"] = Json::array();
     for (const Instr& instr : segment.instrs) s["instrs"].push_back(instr_json(instr));
     s["blocks"] = Json::array();

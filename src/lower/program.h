@@ -63,11 +63,18 @@ struct BlockRun {
   std::string path;  // module path of this instance: "transformer.h.3"
 };
 
+// What a segment does of its stage's work. Where weight gradients are apart, `backward` makes those
+// of activations and `weight` the rest.
+enum class SegmentKind { forward, backward, weight };
+
 struct Segment {
-  std::string name;                      // "forward", "backward", "forward1", …
+  std::string
+      name;  // "forward", "backward", "weight"; of the device's further stages "forward1", …
+  SegmentKind kind = SegmentKind::forward;
+  int stage = 0;
   std::vector<int> inputs;               // sample fields and, for backward, the seed
   std::vector<int> outputs;              // what the caller gets
-  std::vector<int> saved_in, saved_out;  // tensors handed from forward to backward of a micro-batch
+  std::vector<int> saved_in, saved_out;  // tensors handed on to later segments of a micro-batch
   std::vector<Instr> instrs;
   std::vector<BlockRun> blocks;  // disjoint, ascending
 };
@@ -86,13 +93,24 @@ struct Program {
   std::vector<int> parameters, buffers, constants;  // slot ids
   std::vector<std::string> constant_data;           // elements of each constant, as in graph::Value
   std::vector<Share> shares;                        // of each parameter; empty on one rank
-  std::vector<Segment> segments;
+  std::vector<Segment> segments;                    // stage after stage: forward, backward, weight
+  int loss_stage = 0;
+  int tags = 0;  // messages between stages have tags below it, times micro-batches
   // One period of the micro-batch loop (one device: forward, backward of micro-batch 0).
   std::vector<ScheduleEntry> schedule;
   std::vector<graph::Nest> outputs;  // nested results of forward on slot ids
 
+  // Whether the segment returns `outputs`: the forward of the stage that makes the loss.
+  bool returns(const Segment& segment) const {
+    return segment.kind == SegmentKind::forward && segment.stage == loss_stage;
+  }
+
   const Slot& slot(int id) const { return slots.at(static_cast<size_t>(id)); }
 };
+
+// Groups of ranks that the program's collectives and sums of gradients need, in the one order in
+// which all ranks make them.
+std::vector<std::vector<int>> groups_of(const Program& program);
 
 std::string to_text(const Program& program);
 std::string to_json(const Program& program);

@@ -163,8 +163,10 @@ void Builder::recompute(const std::vector<int>& nodes) {
   ++recompute_groups_;
 }
 
-void Builder::schedule(const std::string& name, int micro_batches, int chunks) {
+void Builder::schedule(const std::string& name, int micro_batches, int chunks,
+                       std::vector<std::string> orders) {
   plan_.schedule = name;
+  plan_.orders = std::move(orders);
   plan_.micro_batches = micro_batches;
   plan_.chunks = chunks;
 }

@@ -36,7 +36,9 @@ class Builder {
   // Starts stages: the first node of each but the first, ascending.
   void stage(const std::vector<int>& first_nodes, std::vector<std::vector<int>> devices);
   void recompute(const std::vector<int>& nodes);
-  void schedule(const std::string& name, int micro_batches, int chunks);
+  // `orders` of a custom schedule, as plan::Plan has them.
+  void schedule(const std::string& name, int micro_batches, int chunks,
+                std::vector<std::string> orders = {});
   void weights(WeightHome home) { plan_.weights = home; }
   void strict() { plan_.strict = true; }
 

@@ -55,6 +55,7 @@ json json_of(const Plan& plan) {
           {"schedule", plan.schedule},
           {"micro_batches", plan.micro_batches},
           {"chunks", plan.chunks},
+          {"orders", plan.orders},
           {"weights", plan.weights == WeightHome::sharded ? "sharded" : "replicated"},
           {"strict", plan.strict},
           {"structure", hex(plan.structure)},
@@ -91,6 +92,8 @@ std::string to_text(const Plan& plan) {
       plan.stages, plan.schedule, plan.micro_batches,
       plan.weights == WeightHome::sharded ? "sharded" : "replicated",
       plan.strict ? ", strict" : "");
+  for (size_t r = 0; r < plan.orders.size(); ++r)
+    out += fmt::format("rank {}: {}\n", r, plan.orders[r]);
   for (const OpPlan& op : plan.ops) out += text_of(op) + "\n";
   return out;
 }
@@ -154,6 +157,7 @@ Plan from_json(std::string_view text) {
     plan.schedule = j.at("schedule");
     plan.micro_batches = j.at("micro_batches");
     plan.chunks = j.at("chunks");
+    plan.orders = j.value("orders", std::vector<std::string>{});
     plan.weights = j.at("weights") == "sharded" ? WeightHome::sharded : WeightHome::replicated;
     plan.strict = j.at("strict");
     plan.structure = std::stoull(j.at("structure").get<std::string>(), nullptr, 16);

@@ -57,6 +57,8 @@ struct Plan {
   std::string schedule = "1f1b";                // of several stages; a predefined name or "custom"
   int micro_batches = 1;                        // a unit's micro-batches a step
   int chunks = 1;                               // stages a pipeline rank
+  std::vector<std::string>
+      orders;  // of "custom", per pipeline rank: "F0 F1 B0 B1", "F1:0" with stage
   WeightHome weights = WeightHome::replicated;
   bool strict = false;     // a shape that the steps do not fit is an error (pas_config.strict)
   uint64_t structure = 0;  // graph::structure_hash of the graph it was made for

@@ -7,7 +7,7 @@ local lower = require 'nnscaler._C.lower'
 local function program(options, tp, pp, rank, dp)
   local graph = layers.graph(layers.model(options))
   local plan = layers.plan(graph, tp, pp, dp)
-  return lower.lower(graph, { plan = plan, rank = rank, stage = math.floor(rank / tp) % pp })
+  return lower.lower(graph, { plan = plan, rank = rank })
 end
 
 -- How often a plain text occurs.
@@ -115,7 +115,7 @@ describe('a transformer of 32 layers', function()
   it('takes at most 300 lines of 100 columns a stage', function()
     local plan = layers.plan(graph, 4, 2)
     for rank = 0, 7, 4 do
-      local text = lower.lower(graph, { plan = plan, rank = rank, stage = rank / 4 }):lua()
+      local text = lower.lower(graph, { plan = plan, rank = rank }):lua()
       local lines = 0
       for line in text:gmatch '([^\n]*)\n' do
         lines = lines + 1
@@ -128,7 +128,7 @@ describe('a transformer of 32 layers', function()
   it('is lowered and written for one rank of 1,024 in seconds', function()
     local start = base.clock()
     local plan = layers.plan(graph, 8, 16, 8)
-    local text = lower.lower(graph, { plan = plan, rank = 1001, stage = 13 }):lua()
+    local text = lower.lower(graph, { plan = plan, rank = 1001 }):lua()
     assert.truthy(text:find('rank 1001 of 1024', 1, true))
     assert.is_true(base.clock() - start <= 5)
   end)

@@ -269,4 +269,68 @@ describe('policies', function()
       g:module('transformer.h.0'):op 'mlp.none'
     end, 1))
   end)
+
+  describe('schedule', function()
+    local function pipeline(devices, schedule, micro_batches)
+      return message(run, function(g)
+        local nodes, first = g:nodes(), {}
+        for i = 2, #devices do first[i - 1] = nodes[3 * i] end
+        g:stage(first, devices)
+        g:schedule(schedule, micro_batches)
+        g:replicate_rest()
+      end, 2)
+    end
+
+    it('several stages a rank lie where the schedule wants them', function()
+      local plan = run('pp', 2, 2, { pipeline_scheduler = '1f1b_interleaved' })
+      assert.same({ { 0 }, { 1 }, { 0 }, { 1 } }, plan:info().stages)
+      plan = run('pp', 2, 2, { pipeline_scheduler = 'zbv' })
+      assert.same({ { 0 }, { 1 }, { 1 }, { 0 } }, plan:info().stages)
+      local wrong = pipeline({ { 0 }, { 1 }, { 0 }, { 1 } }, 'zbv')
+      assert.matches("'zbv': stage 2 lies on devices 0; expected those of pipeline rank 1 %(1%)",
+        wrong)
+      wrong = pipeline({ { 0 }, { 1 }, { 0 } }, '1f1b_interleaved')
+      assert.matches('3 stages on 2 pipeline ranks; expected equally many a rank', wrong)
+      assert.matches("'1f1b': 4 stages on 2 pipeline ranks; expected 2",
+        pipeline({ { 0 }, { 1 }, { 0 }, { 1 } }, '1f1b'))
+      assert.matches('stage 1 lies on devices 0,1, another on 0; expected the same devices or none',
+        pipeline({ { 0 }, { 0, 1 } }, '1f1b'))
+    end)
+
+    it('a number of micro-batches that it cannot do with is refused', function()
+      assert.matches('1f1b_interleaved: 3 micro%-batches on 2 pipeline ranks',
+        pipeline({ { 0 }, { 1 }, { 0 }, { 1 } }, '1f1b_interleaved', 3))
+      assert.matches('chimera: 2 pipeline ranks and 3 micro%-batches; expected both even',
+        pipeline({ { 0 }, { 1 } }, 'chimera', 3))
+      assert.matches("'infer' has no backward", pipeline({ { 0 }, { 1 } }, 'infer'))
+      assert.matches('pas_config.pipeline_nmicros is 8; a step has 4',
+        message(run, 'pp', 2, 2, { pipeline_nmicros = 8 }))
+    end)
+
+    it('a custom one is checked', function()
+      local two = { { 0 }, { 1 } }
+      local function custom(...)
+        return pipeline(two, { name = 'custom', orders = { ... }, micro_batches = 2 })
+      end
+      assert.matches('rank 1 waits for ever at B0 of stage 1: F0 of stage 1 never ends before it',
+        custom('F0 F1 B0 B1', 'B0 F0 F1 B1'))
+      assert.matches('F1 of stage 1 never runs', custom('F0 F1 B0 B1', 'F0 B0'))
+      assert.matches('B1 of stage 0 runs twice', custom('F0 F1 B0 B1 B1', 'F0 B0 F1 B1'))
+      assert.matches("rank 0 runs 'G0'; expected F, B or W", custom('G0', 'F0'))
+      assert.matches('1 orders for 2 pipeline ranks', custom('F0 F1 B0 B1'))
+      assert.matches('orders is a nil', pipeline(two, { name = 'custom' }))
+      local plan = run(function(g)
+        g:stage({ g:nodes()[9] }, two)
+        g:schedule { name = 'custom', micro_batches = 2,
+          orders = { { 'F0', 'F1', 'B0', 'B1' }, 'F0 B0 F1 B1' } }
+        g:replicate_rest()
+      end, 2)
+      assert.same(plan:text(), plans.from_json(plan:json()):text())
+      assert.matches('rank 1: F0 B0 F1 B1', plan:text())
+      assert.equal(4, #plan:order(1, 2))
+      assert.equal(2, #plan:order(1, 1))
+      assert.matches("'custom' orders 2 micro%-batches; the step has 3",
+        message(plan.order, plan, 1, 3))
+    end)
+  end)
 end)

@@ -202,8 +202,32 @@ end
 
 function Graph:replicate(node, parts) self.builder:replicate(node.id, parts) end
 function Graph:assign(node, devices) self.builder:assign(node.id, devices) end
-function Graph:schedule(name, micro_batches, chunks)
-  self.builder:schedule(name, micro_batches, chunks or 1)
+
+-- One text for each pipeline rank: 'F0 F1 B0 B1', 'F0:1' with the stage in front.
+local function order_texts(orders)
+  if type(orders) ~= 'table' or #orders == 0 then
+    fail('plan', 'plan.schedule', ('orders is a %s; expected a list with the order of each '
+      .. 'pipeline rank'):format(type(orders)), "orders = { 'F0 F1 B0 B1', 'F0 B0 F1 B1' }")
+  end
+  local out = {}
+  for r, order in ipairs(orders) do
+    out[r] = type(order) == 'table' and table.concat(order, ' ') or order
+  end
+  return out
+end
+
+---Says in which order the pipeline ranks run their stages: a predefined schedule by name, or
+---{ name = 'custom', orders = …, micro_batches = n }. Without a number those of the job count.
+---@param what string|{ name: string, micro_batches?: integer, orders?: (string|string[])[] }
+---@param micro_batches? integer of a unit, a step
+---@param chunks? integer stages a pipeline rank
+function Graph:schedule(what, micro_batches, chunks)
+  local orders
+  if type(what) == 'table' then
+    if what.name == 'custom' then orders = order_texts(what.orders) end
+    what, micro_batches = what.name or 'custom', what.micro_batches
+  end
+  self.builder:schedule(what, micro_batches or self.cfg.micro_batches or 1, chunks or 1, orders)
 end
 function Graph:weights(home) self.builder:weights(home) end
 ---Whether the policy has partitioned, replicated or assigned the node yet.

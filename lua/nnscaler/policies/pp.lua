@@ -3,7 +3,7 @@ local hybrid = require 'nnscaler.policies.hybrid'
 
 return function(graph, cfg)
   local config = {}
-  for _, key in ipairs { 'pipeline_scheduler', 'pipeline_nmicros' } do
+  for _, key in ipairs { 'pipeline_scheduler', 'pipeline_nmicros', 'pipeline_chunks' } do
     config[key] = (cfg.pas_config or {})[key]
   end
   config.pipeline_nstages = cfg.plan_ngpus

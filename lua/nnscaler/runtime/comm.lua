@@ -59,8 +59,7 @@ function M.reduce_scatter(x, dim, ranks) return M.group(ranks):reduce_scatter(x,
 -- Whether what backward makes counts for nothing.
 local muted = false
 
----Has gradients of weights in shards count as zeros from now on: other ranks may wait for them even
----when this one has none.
+---Has gradients that other ranks wait for count as zeros from now on: this one has none.
 ---@param on boolean
 function M.mute(on) muted = on end
 
@@ -95,6 +94,19 @@ end
 -- Messages to this rank itself, by tag.
 local own = {}
 
+local everybody
+
+-- Messages go through the group of all ranks, which is there from the start: to make a group of two
+-- at its first message would wait for the other one.
+local function world()
+  if not everybody then
+    local ranks = {}
+    for r = 0, C.current():size() - 1 do ranks[r + 1] = r end
+    everybody = M.group(ranks)
+  end
+  return everybody
+end
+
 -- Walks a list of moves: other rank, then start and length per dimension.
 local function each_move(moves, dims)
   local i = 1
@@ -108,18 +120,15 @@ local function each_move(moves, dims)
   end
 end
 
-local function pair(peer)
-  local rank = C.current():rank()
-  local group = M.group(rank < peer and { rank, peer } or { peer, rank })
-  return group, rank < peer and 1 or 0
-end
-
 ---Sends regions of a tensor to other ranks; does not wait for them.
 ---@param x nnscaler.Tensor
 ---@param moves integer[] for each region: rank, then start and length per dimension
 ---@param tag integer of the value
-function M.send(x, moves, tag)
+---@param first integer first tag of the micro-batch
+function M.send(x, moves, tag, first)
   local rank = C.current():rank()
+  tag = first + tag
+  if muted then x = x:zeros_like() end
   for peer, box in each_move(moves, x:dim()) do
     local part = x
     for d, range in ipairs(box) do part = part:narrow(d - 1, range[1], range[2]) end
@@ -127,8 +136,7 @@ function M.send(x, moves, tag)
       own[tag] = own[tag] or {}
       table.insert(own[tag], part:clone())
     else
-      local group, position = pair(peer)
-      group:send(part, position)
+      world():send(part, peer, tag)
     end
   end
 end
@@ -148,10 +156,12 @@ end
 ---@param shape integer[]
 ---@param moves integer[] for each region: rank, then start and length per dimension
 ---@param tag integer of the value
+---@param first integer first tag of the micro-batch
 ---@param options { dtype: string }
 ---@return nnscaler.Tensor
-function M.receive(shape, moves, tag, options)
+function M.receive(shape, moves, tag, first, options)
   local rank = C.current():rank()
+  tag = first + tag
   local x = tensor.empty(shape, { dtype = options.dtype })
   for peer, box in each_move(moves, #shape) do
     local part = x
@@ -159,11 +169,15 @@ function M.receive(shape, moves, tag, options)
     if peer == rank then
       part:copy_(table.remove(own[tag], 1))
     else
-      local group, position = pair(peer)
-      group:recv(part, position)
+      world():recv(part, peer, tag)
     end
   end
   return x
+end
+
+---Returns when the messages of this rank were handed over.
+function M.flush()
+  if everybody then everybody:flush() end
 end
 
 return M

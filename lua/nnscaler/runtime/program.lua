@@ -21,23 +21,27 @@ local M = {}
 local Engine = {}
 Engine.__index = Engine
 
--- Compiles the text of a program; its segments are straight lines of calls into C, so the JIT would
--- gain nothing.
-local function load_program(text, chunk)
+-- Compiles the text of a program and returns the functions of each stage by kind: F, B, W. They are
+-- straight lines of calls into C, so the JIT would gain nothing.
+local function load_program(text, chunk, segments)
   local f, message = loadstring(text, chunk)
   if not f then
     fail('state', 'program.load', 'the generated program does not compile: ' .. message,
       'mend the file, or remove it to have it written anew')
   end
-  local segments = f()
-  if type(segments) ~= 'table' or type(segments.forward) ~= 'function' then
-    fail('state', 'program.load', ('%s returns no table with a forward function'):format(chunk))
-  end
+  local functions, stages = f(), {}
   jit.off(f, true)
-  for _, name in ipairs { 'forward', 'backward' } do
-    if segments[name] then jit.off(segments[name], true) end
+  for _, segment in ipairs(segments) do
+    local run = type(functions) == 'table' and functions[segment.name]
+    if type(run) ~= 'function' then
+      fail('state', 'program.load', ('%s returns no table with a %s function'):format(chunk,
+        segment.name))
+    end
+    jit.off(run, true)
+    stages[segment.stage] = stages[segment.stage] or {}
+    stages[segment.stage][segment.kind] = run
   end
-  return segments
+  return stages
 end
 
 -- Choices and fallbacks are said once a run.
@@ -57,7 +61,7 @@ function Engine:build(graph, training)
   local shared = self.sharing
   local program = lower.lower(graph, {
     device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
-    stage = shared and shared.stage, first = self.first,
+    first = self.first,
   })
   report(program)
   if shared and not self.shares then
@@ -72,14 +76,15 @@ function Engine:build(graph, training)
   })
   self.written[mode] = true
   self.paths[#self.paths + 1] = path
-  local segments = load_program(text, chunk)
+  local segments = program:segments()
+  if shared then shared:join(segments, program:groups()) end
   local constants = {}
   for i, c in ipairs(program:constants()) do
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
   end
   return {
-    forward = segments.forward, backward = segments.backward,
-    context = { seed = self.job.seed or 0, step = 0, micro = 0, constants = constants },
+    stages = load_program(text, chunk, segments), tags = segments.tags,
+    context = { seed = self.job.seed or 0, step = 0, micro = 0, tag = 0, constants = constants },
   }
 end
 
@@ -109,7 +114,7 @@ function Engine:take_parts(program)
   self.traffic = program:traffic(cap)
   self.reducer = reducer.new {
     buckets = program:buckets(cap), shares = self.shares, places = self.places,
-    device = self.job.device, overlap = not self.sharing.staged,
+    device = self.job.device, overlap = self.sharing.stages.count == 1,
   }
   if self.sharing.units > 1 then
     local decays = {}
@@ -237,9 +242,13 @@ function Engine:seed_of(loss, n)
   return seed
 end
 
-local function drop(saved)
+local function drop(saved, inputs)
   for _, value in next, saved do
-    if type(value) == 'table' then drop(value) else C.release(value) end
+    if type(value) == 'table' then
+      drop(value, inputs)
+    elseif not inputs[value] then
+      C.release(value)
+    end
   end
 end
 
@@ -252,19 +261,28 @@ local function holds(value, x)
   return false
 end
 
--- Forward of a micro-batch; what backward needs is kept in the returned table. An idle one only
--- keeps step with other units.
-function Engine:forward(sample, step, micro, idle)
+-- Sets what a program asks of the micro-batch it runs on: micro-batch k of the step belongs to
+-- scale unit k mod U.
+function Engine:context_of(program, step, k)
+  local shared, context = self.sharing, program.context
+  context.step, context.micro = step, shared and k * shared.units + shared.unit or k
+  context.tag = k * program.tags
+  return context
+end
+
+-- Forward of a stage for micro-batch k; what backward needs is kept in the returned table.
+-- An idle one only keeps step with other units.
+function Engine:forward(sample, step, k, stage, idle)
   launch.at_phase 'forward'
   local args, n_args = sample_of.arguments(self.job, sample)
   args.n = n_args
   local program = self.training:get(args, true)
-  local pass = { program = program, saved = {}, sample = sample, step = step, micro = micro }
-  local context = program.context
-  context.step, context.micro = step, micro
+  local inputs = self:inputs(args, n_args)
+  local pass = { program = program, saved = {}, inputs = inputs, step = step, micro = k,
+    stage = stage }
   local results = {
-    C.run(program.forward, self.tensors, pass.saved, self.contents, self:inputs(args, n_args),
-      context),
+    C.run(program.stages[stage].F, self.tensors, pass.saved, self.contents, inputs,
+      self:context_of(program, step, k)),
   }
   if idle then self.buffer_contents:drop() else self.buffer_contents:turn() end
   local loss = results[1]
@@ -275,34 +293,39 @@ function Engine:forward(sample, step, micro, idle)
   return pass
 end
 
--- Backward of a micro-batch. One that counts for nothing (its loss may be 0/0) runs only where
--- others wait for its gradients, which are zeros then.
-function Engine:backward(pass)
-  local program, context = pass.program, pass.program.context
-  local empty = pass.n == 0
-  local shared = self.sharing
-  if not program.backward or (empty and not (shared and (shared.staged or shared.lockstep))) then
-    drop(pass.saved)
+-- Runs a backward part of a stage, `B` or `W`. A micro-batch that counts for nothing (its loss may
+-- be 0/0) runs only where others wait for its gradients, which are zeros then.
+function Engine:backward(pass, kind)
+  local program, empty, shared = pass.program, pass.n == 0, self.sharing
+  local run = program.stages[pass.stage][kind]
+  if not run or (empty and program.tags == 0 and not (shared and shared.lockstep)) then return end
+  launch.at_phase 'backward'
+  pass.ran = true
+  local seed = pass.loss and self:seed_of(pass.loss, pass.n)
+  local context = self:context_of(program, pass.step, pass.micro)
+  if empty then
+    self:backward_empty(run, pass, seed, context)
   else
-    launch.at_phase 'backward'
-    context.step, context.micro = pass.step, pass.micro
-    local seed = pass.loss and self:seed_of(pass.loss, pass.n)
-    if empty then
-      self:backward_empty(program, pass, seed)
-    else
-      C.run(program.backward, self.tensors, pass.saved, self.gradients, seed, context)
-    end
+    C.run(run, self.tensors, pass.saved, self.gradients, seed, context)
+  end
+end
+
+-- Drops what a micro-batch has kept, if no backward did; the sample is not ours.
+local function finish(pass)
+  if not pass.ran then
+    local inputs = {}
+    for _, input in next, pass.inputs do inputs[input] = true end
+    drop(pass.saved, inputs)
   end
   if pass.loss and not holds(pass.rest, pass.loss) then C.release(pass.loss) end
 end
 
 -- Keeps of the gradients only what other ranks gave for this one's shards.
-function Engine:backward_empty(program, pass, seed)
+function Engine:backward_empty(run, pass, seed, context)
   local gradients = {}
   store.mirror(self.gradients, gradients)
   comm.mute(true)
-  local ok, message = pcall(C.run, program.backward, self.tensors, pass.saved, gradients, seed,
-    program.context)
+  local ok, message = pcall(C.run, run, self.tensors, pass.saved, gradients, seed, context)
   comm.mute(false)
   if not ok then error(message, 0) end
   for _, share in ipairs(self.shares) do
@@ -312,18 +335,20 @@ function Engine:backward_empty(program, pass, seed)
   end
 end
 
--- The order in which this rank runs forward (F) and backward (B) of its micro-batches.
+-- The order in which this rank runs forward (F), backward (B) and, where those are apart, weight
+-- gradients (W) of its stages on its micro-batches.
 function Engine:order(count)
-  local staged = self.sharing and self.sharing.staged
-  if staged then return staged:order(count) end
+  local stages = self.sharing and self.sharing.stages
+  if stages and stages.count > 1 then return stages:order(count, true) end
   local order = {}
   for k = 0, count - 1 do
-    order[2 * k + 1], order[2 * k + 2] = { kind = 'F', micro = k }, { kind = 'B', micro = k }
+    order[2 * k + 1] = { kind = 'F', stage = 0, micro = k }
+    order[2 * k + 2] = { kind = 'B', stage = 0, micro = k }
   end
   return order
 end
 
---- Forward and backward of the micro-batches of one step, in their order.
+--- Forward and backward of the micro-batches of one step, in the order of the schedule.
 ---@param samples any[]
 ---@param context { step: integer }
 ---@return { loss: number, weight: number, losses: number[], outputs: any[] }
@@ -333,25 +358,33 @@ function Engine:train_step(samples, context)
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   local shared = self.sharing
   local count, backwards = shared and shared:rounds(#samples) or #samples, 0
-  for _, action in ipairs(self:order(count)) do
+  local order = self:order(count)
+  for _, action in ipairs(order) do
+    if action.kind ~= 'F' then backwards = backwards + 1 end
+  end
+  for _, action in ipairs(order) do
     local k = action.micro
+    local key = action.stage * count + k
     if action.kind == 'F' then
-      -- Micro-batch k of the step belongs to scale unit k mod U.
-      local micro, idle = shared and k * shared.units + shared.unit or k, k >= #samples
-      passes[k] = self:forward(idle and self.template or samples[k + 1], context.step or 0, micro,
-        idle)
+      local idle = k >= #samples
+      passes[key] = self:forward(idle and self.template or samples[k + 1], context.step or 0, k,
+        action.stage, idle)
     else
-      local pass = passes[k]
-      backwards = backwards + 1
-      if shared and backwards == count then self.reducer:arm() end
-      self:backward(pass)
-      passes[k] = nil
-      if pass.loss and k < #samples then
-        losses[k + 1], outputs[k + 1] = pass.value, pass.rest
-        if pass.n > 0 then total, weight = total + pass.n * pass.value, weight + pass.n end
+      local pass = passes[key]
+      backwards = backwards - 1
+      if shared and backwards == 0 then self.reducer:arm() end
+      self:backward(pass, action.kind)
+      if action.kind == 'W' or not pass.program.stages[action.stage].W then
+        finish(pass)
+        passes[key] = nil
+        if pass.loss and k < #samples then
+          losses[k + 1], outputs[k + 1] = pass.value, pass.rest
+          if pass.n > 0 then total, weight = total + pass.n * pass.value, weight + pass.n end
+        end
       end
     end
   end
+  comm.flush()
   self.buffer_contents:commit()
   if shared then
     self.reducer:finish()
@@ -359,6 +392,17 @@ function Engine:train_step(samples, context)
   end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
+end
+
+-- Stages of this rank that a micro-batch goes through, ascending.
+function Engine:stages_of(micro)
+  local shared, list = self.sharing, {}
+  if not shared then return { 0 } end
+  local lane = math.floor(micro / shared.units) % shared.stages.lanes
+  for _, part in ipairs(shared.stages.parts) do
+    if part.lane == lane then list[#list + 1] = part.stage end
+  end
+  return list
 end
 
 --- Loss of one micro-batch of the evaluation data, without gradients.
@@ -370,11 +414,16 @@ function Engine:eval_step(sample, context)
   args.n = n_args
   local program = self.evaluation:get(args, false)
   program.context.step, program.context.micro = context.step or 0, context.micro or 0
-  local results = {
-    C.run(program.forward, self.tensors, {}, self.contents, self:inputs(args, n_args),
-      program.context),
-  }
-  if not results[1] then return 0, 0, {} end -- another stage makes the loss
+  program.context.tag = 0
+  local inputs, results = self:inputs(args, n_args), nil
+  for _, stage in ipairs(self:stages_of(context.micro or 0)) do
+    local made = {
+      C.run(program.stages[stage].F, self.tensors, {}, self.contents, inputs, program.context),
+    }
+    if made[1] then results = made end
+  end
+  comm.flush()
+  if not results then return 0, 0, {} end -- another rank makes the loss
   sample_of.check_loss(results[1])
   local n = sample_of.weight(sample, results[2])
   return n > 0 and results[1]:item() or 0, n, { select(2, unpack(results)) }

@@ -12,20 +12,30 @@ local M = {}
 
 ---@class nnscaler.Sharing
 ---@field rank integer
+---@field micro_batches integer of a unit, a step
 ---@field plan userdata|nil set by the first training graph
+---@field stages nnscaler.Stages|nil with the plan
 local Sharing = {}
 Sharing.__index = Sharing
+
+--- Devices of a job's plan and ranks of its run, and whether its policy leaves the model whole.
+---@param job table compute_config, pas_policy
+---@param size integer ranks that there are
+---@return integer plan_ngpus, integer runtime_ngpus, boolean whole
+function M.sizes(job, size)
+  local config = job.compute_config or {}
+  local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
+  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(job.pas_policy) or size
+  return plan_ngpus, config.runtime_ngpus or size, whole
+end
 
 --- Returns what several ranks need, or nil when the job has one rank and one device.
 ---@param job table compute_config, pas_policy, pas_config
 ---@return nnscaler.Sharing|nil
 function M.new(job)
   local world = comm.current()
-  local config = job.compute_config or {}
   local size = world and world:size() or 1
-  local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
-  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(job.pas_policy) or size
-  local runtime_ngpus = config.runtime_ngpus or size
+  local plan_ngpus, runtime_ngpus, whole = M.sizes(job, size)
   if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then
     if whole or job.eager then return nil end
     world = world or comm.connect { backend = 'local' } -- a policy may recompute on one device
@@ -36,7 +46,8 @@ function M.new(job)
       .. runtime_ngpus)
   end
   local self = setmetatable({ job = job, rank = world:rank(), size = size,
-    plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus }, Sharing)
+    plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus,
+    micro_batches = job.micro_batches or 1 }, Sharing)
   -- Ranks with the same place in every scale unit.
   self.across = {}
   for first = 0, size - 1, plan_ngpus do
@@ -56,7 +67,7 @@ function Sharing:plan_for(graph)
   if self.plan then return self.plan end
   self.plan = policies.run(graph, self.job.pas_policy or 'dp', {
     plan_ngpus = self.plan_ngpus, runtime_ngpus = self.runtime_ngpus,
-    pas_config = self.job.pas_config or {}, micro_batches = self.job.micro_batches or 1,
+    pas_config = self.job.pas_config or {}, micro_batches = self.micro_batches,
   })
   local hashes = groups.group(self.everybody):exchange(graph:hash() .. ' ' .. self.plan:hash())
   for r, hash in ipairs(hashes) do
@@ -65,28 +76,18 @@ function Sharing:plan_for(graph)
         :format(r - 1), 'all ranks must run the same recipe, code and versions')
     end
   end
-  self:take_place(self.plan:info())
+  self.stages = stages.new(self.plan, self.rank % self.plan_ngpus)
+  -- Scale units wait for each other in every micro-batch.
+  self.lockstep = self.plan:info().sharded and self.units > 1
   return self.plan
 end
 
--- This rank's stage of the plan, and whether it is the one of its unit that tells the loss.
-function Sharing:take_place(info)
-  local device = self.rank % self.plan_ngpus
-  local mine = {}
-  for s, devices in ipairs(info.stages) do
-    for _, d in ipairs(devices) do
-      if d == device then mine[#mine + 1] = s - 1 end
-    end
-  end
-  if #mine ~= 1 then
-    fail('plan', 'runtime.stages', ('device %d has %d stages; several stages a device are not '
-      .. 'lowered yet'):format(device, #mine), 'use a schedule with one stage a device')
-  end
-  self.stage = mine[1]
-  -- Scale units wait for each other in every micro-batch.
-  self.lockstep = info.sharded and self.units > 1
-  self.reports = device == info.stages[#info.stages][1]
-  if #info.stages > 1 then self.staged = stages.new(info, self.stage) end
+--- Makes ready for a program of the plan: its groups, and who tells the loss.
+---@param segments { loss_stage: integer }
+---@param ranks integer[][] groups of the program, in the order that all ranks agree on
+function Sharing:join(segments, ranks)
+  self.reports = self.stages:tells(segments.loss_stage)
+  for _, group in ipairs(ranks) do groups.group(group) end
 end
 
 --- Sums numbers over all ranks, or takes the greatest of each.

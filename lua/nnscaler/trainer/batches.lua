@@ -9,13 +9,13 @@ local M = {}
 
 --- Returns the number of micro-batches that each scale unit runs in one step.
 ---@param job { micro_batch_size: integer, global_batch_size?: integer,
----  grad_accumulation_steps?: integer }
+---  grad_accumulation_steps?: integer, pas_config?: { pipeline_nmicros?: integer } }
 ---@param units integer scale units
 ---@return integer
 function M.accumulation(job, units)
   local micro, global, steps = job.micro_batch_size, job.global_batch_size,
     job.grad_accumulation_steps
-  if not global then return steps or 1 end
+  if not global then return steps or (job.pas_config or {}).pipeline_nmicros or 1 end
   if steps then
     if global ~= micro * units * steps then
       fail('usage', 'trainer.batch', ('global_batch_size %d is not micro_batch_size %d × scale '

@@ -112,6 +112,19 @@ local function describe(t)
   end
 end
 
+--- Makes model and data of a job.
+---@param t nnscaler.Trainer
+---@return integer micro-batches of a scale unit, a step
+function M.parts(t)
+  local job = t.args
+  local accumulation = batches.accumulation(job, t.units)
+  t.model = M.model(job)
+  t.train_loader, t.val_loader, t.dataset = loaders(job)
+  t.span = batches.span(job, t.train_loader.per_epoch, accumulation * t.units)
+  set_precision(t)
+  return accumulation
+end
+
 --- Makes what a program is written of: model, data and engine.
 ---@param t nnscaler.Trainer
 function M.build(t)
@@ -124,11 +137,8 @@ function M.build(t)
     t.units, t.unit = t.sharing.units, t.sharing.unit
   end
   set_process(t)
-  local per_step = batches.accumulation(job, t.units) * t.units
-  t.model = M.model(job)
-  t.train_loader, t.val_loader, t.dataset = loaders(job)
-  t.span = batches.span(job, t.train_loader.per_epoch, per_step)
-  set_precision(t)
+  local accumulation = M.parts(t)
+  if t.sharing then t.sharing.micro_batches = accumulation end
   make_engine(t)
 end
 

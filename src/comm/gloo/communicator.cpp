@@ -71,6 +71,11 @@ class GlooGroup : public StagedGroup {
     if (size() > 1) run("barrier", [&] { return gloo_->barrier(); });
   }
 
+  void flush() override {
+    for (; !outgoing_.empty(); outgoing_.pop_front())
+      run("send", [&] { return outgoing_.front().first; });
+  }
+
  protected:
   void gather_bytes(void* all, const void* one, int64_t bytes) override {
     at::Tensor to = view(all, bytes * size()), from = view(one, bytes);
@@ -90,25 +95,18 @@ class GlooGroup : public StagedGroup {
     run("broadcast", [&] { return gloo_->broadcast(one, options); });
   }
 
-  void send_bytes(at::Tensor message, int peer) override {
+  void send_bytes(at::Tensor message, int peer, int tag) override {
     std::vector<at::Tensor> one{std::move(message)};
-    auto work = guarded_call("send", [&] { return gloo_->send(one, peer, 0); });
+    auto work = guarded_call("send", [&] { return gloo_->send(one, peer, tag); });
     outgoing_.emplace_back(std::move(work), std::move(one[0]));
-    while (outgoing_.size() > kOutgoing) {
-      run("send", [&] { return outgoing_.front().first; });
-      outgoing_.pop_front();
-    }
   }
 
-  void recv_bytes(void* data, int64_t bytes, int peer) override {
+  void recv_bytes(void* data, int64_t bytes, int peer, int tag) override {
     std::vector<at::Tensor> one{view(data, bytes)};
-    run("recv", [&] { return gloo_->recv(one, peer, 0); });
+    run("recv", [&] { return gloo_->recv(one, peer, tag); });
   }
 
  private:
-  // Messages that may be under way before a send waits for the oldest.
-  static constexpr size_t kOutgoing = 16;
-
   template <class F>
   void run(const char* operation, F start) {
     guarded_call(operation, [&] { start()->wait(); });

@@ -16,9 +16,9 @@
 namespace nns::comm {
 namespace {
 
-// Tags: 0 and 1 are send/recv and the moves below; the rest belongs to all-reduces in turn, so that
-// rounds of several under way do not meet.
-constexpr int kTagSend = 0, kTagMove = 1, kTagFirst = 2, kTagPairs = 8192;
+// Tags: 0 are the moves below; then all-reduces in turn, so that rounds of several under way do not
+// meet; then those of send and recv.
+constexpr int kTagMove = 0, kTagFirst = 1, kTagPairs = 8192, kTagSend = kTagFirst + 2 * kTagPairs;
 
 // A message that nobody waits for.
 class Outgoing : public Operation {
@@ -119,18 +119,18 @@ class MpiGroup : public StagedGroup {
     world_->wait(requests, "broadcast");
   }
 
-  void send_bytes(at::Tensor message, int peer) override {
+  void send_bytes(at::Tensor message, int peer, int tag) override {
     world_->check_thread();
     std::vector<MPI_Request> requests;
     post_send(requests, "send", static_cast<const char*>(message.const_data_ptr()),
-              message.numel() * static_cast<int64_t>(message.element_size()), peer, kTagSend);
+              message.numel() * static_cast<int64_t>(message.element_size()), peer, kTagSend + tag);
     world_->add(std::make_shared<Outgoing>(std::move(message), std::move(requests)));
   }
 
-  void recv_bytes(void* data, int64_t bytes, int peer) override {
+  void recv_bytes(void* data, int64_t bytes, int peer, int tag) override {
     world_->check_thread();
     std::vector<MPI_Request> requests;
-    post_recv(requests, "recv", static_cast<char*>(data), bytes, peer, kTagSend);
+    post_recv(requests, "recv", static_cast<char*>(data), bytes, peer, kTagSend + tag);
     world_->wait(requests, "recv");
   }
 

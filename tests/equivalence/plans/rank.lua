@@ -26,11 +26,27 @@ local function expected_bytes(program, world, forwards, backwards)
   local function control(numbers) return 2 * (world - 1) * math.ceil(numbers / world) * 8 end
   local bytes = control(2) + (program.sharing.lockstep and control(1) or 0)
   for _, entry in ipairs(program.traffic) do
-    local times = entry.segment == 'forward' and forwards
-      or (entry.segment == 'backward' and backwards or 1)
+    local kind = entry.segment:match '^%a+'
+    local times = kind == 'forward' and forwards or (kind == 'step' and 1 or backwards)
     bytes = bytes + entry.bytes * times
   end
   return bytes
+end
+
+-- Compares the loss over all micro-batches in evaluation mode.
+local function evaluate(eager, program, all, mine, note)
+  local function sum(engine, samples, first, step)
+    local total, weight = 0, 0
+    for i, sample in ipairs(samples) do
+      local loss, n = engine:eval_step(sample, { step = 4, micro = first + (i - 1) * step })
+      if n > 0 then total, weight = total + n * loss, weight + n end
+    end
+    return { total, weight }
+  end
+  local shared = program.sharing
+  local want = sum(eager, all, 0, 1)
+  local got = shared:collect(sum(program, mine, shared.unit, shared.units))
+  note(math.abs(got[1] / got[2] - want[1] / want[2]) / math.abs(want[1] / want[2]), 'evaluation')
 end
 
 return function(argument)
@@ -38,6 +54,7 @@ return function(argument)
   require('nnscaler.log').set_level 'warning'
   local job = {
     seed = 5, pas_policy = case.policy, pas_config = case.pas_config,
+    micro_batches = math.ceil(case.micro_batches / (case.world / case.plan)),
     compute_config = { plan_ngpus = case.plan, runtime_ngpus = case.world },
   }
   local generator, all = T.generator(11), {}
@@ -61,6 +78,7 @@ return function(argument)
   end
   note(math.abs(got.loss - want.loss) / math.max(1e-30, math.abs(want.loss)), 'loss')
   note(math.abs(got.weight - want.weight), 'weight')
+  if case.evaluate then evaluate(eager, program, all, mine, note) end
   local total = 0
   for _, p in ipairs(eager.parameters) do
     local g = eager:grad(p.name)
@@ -104,7 +122,7 @@ return function(argument)
   local shared = program.sharing
   local rounds = shared.lockstep and math.ceil(case.micro_batches / units) or #mine
   local backwards = rounds
-  if not (shared.lockstep or shared.staged) then
+  if not (shared.lockstep or shared.stages.count > 1) then
     for k = unit + 1, case.micro_batches, units do
       if models[case.model].masked == k then backwards = backwards - 1 end
     end

@@ -1,0 +1,24 @@
+#include "cli/command.h"
+
+namespace nns::cli {
+
+Command plan_command() {
+  return {
+      .name = "plan",
+      .summary = "Show the plan of a job and the time line of its schedule; train nothing",
+      .positionals = {{"JOB", Takes::text, "recipe (.lua) or .yaml file", {}, true},
+                      {"CHANGES", Takes::texts, "key.sub=value, key.sub!"}},
+      .options = {{"--world", Takes::integer,
+                   "ranks of the run, where the job does not say (compute_config.runtime_ngpus)",
+                   "N"},
+                  {"--plan-out", Takes::text, "write the plan as JSON", "FILE"},
+                  {"--log-level", Takes::text, "debug, info, warning, error or off", "LEVEL"}},
+      .examples = {"nnscaler plan recipes/nanogpt.lua --world 4 pas_policy=pp",
+                   "nnscaler plan recipes/nanogpt.lua --world 2 pas_policy=tp --plan-out tp.json",
+                   "nnscaler run recipes/nanogpt.lua -n 2 pas_policy=tp.json"},
+      .notes = "The programs of all ranks (64 at most) are made and checked against each other.",
+      .own_help = true,
+  };
+}
+
+}  // namespace nns::cli
