@@ -1,8 +1,15 @@
 --- `nnscaler compile`: writes the programs of a job, for the shapes of its first training and
---- validation micro-batches, without training.
+--- validation micro-batches, without training. One process writes those of all ranks.
 local fail = require 'nnscaler.fail'
+local files = require 'nnscaler.runtime.files'
+local generate = require 'nnscaler.runtime.generate'
+local ranks = require 'nnscaler.ranks'
+local report = require 'nnscaler.commands.report'
 local run = require 'nnscaler.commands.run'
+local sample_of = require 'nnscaler.runtime.sample'
 local setup = require 'nnscaler.trainer.setup'
+local sharing = require 'nnscaler.runtime.sharing'
+local trace = require 'nnscaler.trace'
 local trainer = require 'nnscaler.trainer'
 
 local M = {}
@@ -10,7 +17,38 @@ local M = {}
 ---@class nnscaler.compile.Opts
 ---@field job string path
 ---@field changes string[]
+---@field report? boolean
 ---@field log_level? string
+
+-- Programs of one mode of all ranks.
+local function write(t, world, plan, sample, mode, tell)
+  local job, model = t.args, t.model
+  local opts = {
+    folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, first = true,
+    settings = files.settings(job, world), model = model.class_name or 'model',
+    device = job.device or 'cpu',
+  }
+  local args, n = sample_of.arguments(job, sample)
+  args.n = n
+  local training = mode == 'training'
+  local graph = files.graph(opts, trace.key(args, training), function()
+    return (trace.trace(model, args, { training = training, name = opts.model }))
+  end)
+  local alone = world.runtime_ngpus == 1 and world.whole
+  plan = plan or not alone and sharing.make_plan(graph, job, world) or nil
+  local made = generate.all(graph, plan, world, opts, function(program, rank)
+    tell:add(mode, rank, program)
+  end)
+  for _, file in ipairs(made) do print(file.path) end
+  return plan
+end
+
+local function all_ranks(t, world, tell)
+  setup.make_parts(t, world.runtime_ngpus / world.plan_ngpus)
+  t.model:assign_paths()
+  local plan = write(t, world, nil, t.train_loader:get(0), 'training', tell)
+  if t.val_loader then write(t, world, plan, t.val_loader:get(0), 'evaluation', tell) end
+end
 
 --- Prints the paths of the programs; returns the exit code.
 ---@param opts nnscaler.compile.Opts
@@ -20,11 +58,20 @@ function M.run(opts)
   if job.eager then
     fail('usage', 'compile.eager', 'eager=true runs without a generated program', 'leave it out')
   end
-  local t = trainer.new(job)
-  setup.build(t)
-  t.engine:compile(t.train_loader:get(0), true)
-  if t.val_loader then t.engine:compile(t.val_loader:get(0), false) end
-  for _, path in ipairs(t.engine.paths) do print(path) end
+  local config = job.compute_config or {}
+  local world = sharing.sizes(job, config.runtime_ngpus or config.plan_ngpus or 1)
+  if world.runtime_ngpus % world.plan_ngpus ~= 0 then
+    fail('usage', 'compile.ranks', ('compute_config.runtime_ngpus is %d; expected a multiple of '
+      .. 'plan_ngpus = %d'):format(world.runtime_ngpus, world.plan_ngpus))
+  end
+  if ranks.world_size() > 1 then
+    fail('usage', 'compile.ranks', ('compile writes the programs of all ranks in one process; '
+      .. 'this is one of %d'):format(ranks.world_size()), 'start it without a launcher')
+  end
+  local tell = report.new()
+  all_ranks(trainer.new(job), world, tell)
+  tell:log()
+  if opts.report then tell:print() end
   return 0
 end
 

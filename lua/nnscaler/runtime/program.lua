@@ -5,6 +5,7 @@ local comm = require 'nnscaler.runtime.comm'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
+local generate = require 'nnscaler.runtime.generate'
 local log = require('nnscaler.log').logger 'nnscaler.program'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
@@ -13,6 +14,7 @@ local sharing = require 'nnscaler.runtime.sharing'
 local store = require 'nnscaler.runtime.store'
 local tensor = require 'nnscaler.tensor'
 local trace = require 'nnscaler.trace'
+local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
 
@@ -51,6 +53,26 @@ end
 
 local add_leaves
 
+-- How the files of this engine are kept.
+function Engine:file_opts(mode)
+  local job = self.job
+  self.settings = self.settings or files.settings(job, self.sharing)
+  return {
+    folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, settings = self.settings,
+    model = self.model.class_name or 'model', first = not self.written[mode],
+    device = job.device or 'cpu', strategy = job.broadcast_strategy,
+  }
+end
+
+-- The text that runs as the program; with several ranks rank 0 writes those of all.
+function Engine:file_of(graph, program, mode)
+  local opts = self:file_opts(mode)
+  if self.sharing then return generate.shared(self.sharing, graph, program, opts) end
+  local file = files.choose(program, opts, 0)
+  files.commit { file }
+  return file
+end
+
 function Engine:build(graph, training)
   local device = self.job.device or 'cpu'
   local shared = self.sharing
@@ -64,14 +86,10 @@ function Engine:build(graph, training)
     self:take_parts(program)
   end
   local mode = training and 'training' or 'evaluation'
-  local text, chunk, path = files.obtain(program, {
-    folder = self.job.gen_savedir, reuse = self.job.gen_reuse, mode = mode,
-    model = self.model.class_name or 'model', first = not self.written[mode],
-    rank = shared and shared.rank,
-  })
+  local file = self:file_of(graph, program, mode)
   self.written[mode] = true
-  self.paths[#self.paths + 1] = path
-  local segments = load_program(text, chunk)
+  self.paths[#self.paths + 1] = file.path
+  local segments = load_program(file.text, file.chunk)
   local constants = {}
   for i, c in ipairs(program:constants()) do
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
@@ -103,6 +121,16 @@ function Engine:take_parts(program)
     return data
   end
   add_leaves(self, part)
+  if self.job.broadcast_strategy == 'all' then self:broadcast_weights() end
+end
+
+--- Gives every rank the weights and buffers of the first rank that holds them.
+function Engine:broadcast_weights()
+  local leaves = {}
+  for _, list in ipairs { self.parameters, self.buffers } do
+    for _, leaf in ipairs(list) do leaves[#leaves + 1] = leaf end
+  end
+  weights.broadcast(self.sharing, leaves)
 end
 
 -- `take(name, leaf)` gives the tensor of a leaf, or nil when it is not this rank's; without it the
@@ -158,6 +186,9 @@ function M.new(model, job, shared)
   local function cache(training)
     return trace.cache(model, {
       build = function(graph) return self:build(graph, training) end,
+      obtain = function(shapes, make)
+        return files.graph(self:file_opts(training and 'training' or 'evaluation'), shapes, make)
+      end,
     })
   end
   self.training, self.evaluation = cache(true), cache(false)

@@ -112,7 +112,19 @@ local function describe(t)
   end
 end
 
---- Makes what a program is written of: model, data and engine.
+--- Makes what a program is written of: model and data.
+---@param t nnscaler.Trainer
+---@param units integer scale units
+function M.make_parts(t, units)
+  local job = t.args
+  local per_step = batches.accumulation(job, units) * units
+  t.model = M.model(job)
+  t.train_loader, t.val_loader, t.dataset = loaders(job)
+  t.span = batches.span(job, t.train_loader.per_epoch, per_step)
+  set_precision(t)
+end
+
+--- Makes model, data and engine.
 ---@param t nnscaler.Trainer
 function M.build(t)
   local job = t.args
@@ -124,11 +136,7 @@ function M.build(t)
     t.units, t.unit = t.sharing.units, t.sharing.unit
   end
   set_process(t)
-  local per_step = batches.accumulation(job, t.units) * t.units
-  t.model = M.model(job)
-  t.train_loader, t.val_loader, t.dataset = loaders(job)
-  t.span = batches.span(job, t.train_loader.per_epoch, per_step)
-  set_precision(t)
+  M.make_parts(t, t.units)
   make_engine(t)
 end
 

@@ -1,0 +1,69 @@
+--- Programs of all ranks of a plan from one process: what `nnscaler compile` does, and rank 0 for
+--- the others of a run.
+local base = require 'nnscaler._C.base'
+local files = require 'nnscaler.runtime.files'
+local first = require 'nnscaler.runtime.first'
+local lower = require 'nnscaler._C.lower'
+
+local M = {}
+
+---@class nnscaler.GenerateOpts : nnscaler.FileOpts
+---@field device string
+---@field strategy? string broadcast_strategy
+
+-- The stage of a plan that a device runs.
+local function stage_of(info, device)
+  for s, devices in ipairs(info.stages) do
+    for _, d in ipairs(devices) do
+      if d == device then return s - 1 end
+    end
+  end
+end
+
+--- Lowers a graph under a plan for some of the ranks and decides on their files; `visit` sees each
+--- program.
+---@param graph userdata
+---@param plan userdata|nil nil: one device
+---@param world { plan_ngpus: integer, runtime_ngpus: integer }
+---@param opts nnscaler.GenerateOpts
+---@param visit? fun(program: nnscaler.Program, rank: integer)
+---@return nnscaler.ProgramFile[] by rank
+function M.all(graph, plan, world, opts, visit)
+  local info, made = plan and plan:info(), {}
+  for rank = 0, world.runtime_ngpus - 1 do
+    local program = lower.lower(graph, {
+      device = opts.device, plan = plan, rank = rank,
+      stage = info and stage_of(info, rank % world.plan_ngpus),
+    })
+    if visit then visit(program, rank) end
+    made[rank + 1] = files.choose(program, opts, rank)
+  end
+  files.commit(made)
+  return made
+end
+
+--- This rank's file of a program that rank 0 generates for all.
+---@param shared nnscaler.Sharing
+---@param graph userdata
+---@param program nnscaler.Program of this rank
+---@param opts nnscaler.GenerateOpts
+---@return nnscaler.ProgramFile
+function M.shared(shared, graph, program, opts)
+  local mine
+  local kept = opts.folder and opts.folder ~= ''
+  local answer = first.run(shared.everybody, shared.rank, function(beat)
+    local made = M.all(graph, shared.plan, shared, opts, beat)
+    mine = made[1]
+    if opts.strategy == 'none' and kept then return '[]' end
+    local texts = {}
+    for i, file in ipairs(made) do texts[i] = file.text end
+    return base.json_encode(texts)
+  end, shared.beat_s)
+  if mine then return mine end
+  if opts.strategy == 'none' and kept then return files.written(program, opts, shared.rank) end
+  mine = files.received(program, opts, shared.rank, base.json_decode(answer)[shared.rank + 1])
+  files.commit { mine }
+  return mine
+end
+
+return M
