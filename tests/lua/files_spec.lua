@@ -34,7 +34,7 @@ describe('the store of programs', function()
   for _, reuse in ipairs { 'auto', 'moo', 'match' } do
     it(reuse .. ' writes what is not there and reuses what agrees', function()
       assert.is_true(obtain(program, reuse).fresh)
-      assert.is_true(base.file_exists(path()))
+      assert.truthy(base.file_exists(path()))
       local again = obtain(program, reuse)
       assert.is_false(again.fresh)
       assert.equal(base.file_read(path()), again.text)

@@ -3,6 +3,7 @@
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local generate = require 'nnscaler.runtime.generate'
+local log = require('nnscaler.log').logger 'nnscaler.compile'
 local ranks = require 'nnscaler.ranks'
 local report = require 'nnscaler.commands.report'
 local run = require 'nnscaler.commands.run'
@@ -17,6 +18,7 @@ local M = {}
 ---@class nnscaler.compile.Opts
 ---@field job string path
 ---@field changes string[]
+---@field rank? integer
 ---@field report? boolean
 ---@field log_level? string
 
@@ -31,14 +33,16 @@ local function write(t, world, plan, sample, mode, tell)
   local args, n = sample_of.arguments(job, sample)
   args.n = n
   local training = mode == 'training'
-  local graph = files.graph(opts, trace.key(args, training), function()
+  local shapes = trace.key(args, training)
+  local graph = files.graph(opts, shapes, function()
     return (trace.trace(model, args, { training = training, name = opts.model }))
   end)
+  log.info('%s specialised to %s', opts.model, shapes)
   local alone = world.runtime_ngpus == 1 and world.whole
   plan = plan or not alone and sharing.make_plan(graph, job, world) or nil
   local made = generate.all(graph, plan, world, opts, function(program, rank)
     tell:add(mode, rank, program)
-  end)
+  end, t.only)
   for _, file in ipairs(made) do print(file.path) end
   return plan
 end
@@ -68,8 +72,13 @@ function M.run(opts)
     fail('usage', 'compile.ranks', ('compile writes the programs of all ranks in one process; '
       .. 'this is one of %d'):format(ranks.world_size()), 'start it without a launcher')
   end
-  local tell = report.new()
-  all_ranks(trainer.new(job), world, tell)
+  if opts.rank and (opts.rank < 0 or opts.rank >= world.runtime_ngpus) then
+    fail('usage', 'compile.rank', ('--rank is %d; expected 0 to %d'):format(opts.rank,
+      world.runtime_ngpus - 1))
+  end
+  local tell, t = report.new(), trainer.new(job)
+  t.only = opts.rank
+  all_ranks(t, world, tell)
   tell:log()
   if opts.report then tell:print() end
   return 0

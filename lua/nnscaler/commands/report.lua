@@ -1,4 +1,5 @@
 --- What `nnscaler compile` tells of the programs: memory of each rank before anything has run.
+local base = require 'nnscaler._C.base'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
 
 local M = {}
@@ -19,7 +20,15 @@ function M.bytes(bytes)
   return (unit == 1 and '%d %s' or '%.1f %s'):format(bytes, kUnits[unit])
 end
 
-function M.new() return setmetatable({ rows = {} }, Report) end
+-- Most bytes that this process had in memory.
+local function resident()
+  for line in io.lines '/proc/self/status' do
+    local kb = line:match '^VmHWM:%s*(%d+) kB'
+    if kb then return tonumber(kb) * 1024 end
+  end
+end
+
+function M.new() return setmetatable({ rows = {}, start = base.clock() }, Report) end
 
 --- Takes in the program of a rank; only those of training are told of.
 ---@param mode string
@@ -30,7 +39,7 @@ function Report:add(mode, rank, program)
   self.rows[#self.rows + 1] = { rank = rank, memory = program:memory() }
 end
 
---- Logs what is greatest over the ranks.
+--- Logs what is greatest over the ranks, and what it took to find out.
 function Report:log()
   local top = self.rows[1]
   for _, row in ipairs(self.rows) do
@@ -40,6 +49,8 @@ function Report:log()
   log.info('Most memory: rank %d with %s without optimizer state (weights %s, gradients %s, '
     .. 'activations %s)', top.rank, M.bytes(m.total), M.bytes(m.parameters), M.bytes(m.gradients),
     M.bytes(m.peak))
+  log.info('%d program(s) of training in %.2f s, %s of memory', #self.rows,
+    base.clock() - self.start, M.bytes(resident()))
 end
 
 --- Prints a line a rank.

@@ -20,23 +20,23 @@ local function stage_of(info, device)
   end
 end
 
---- Lowers a graph under a plan for some of the ranks and decides on their files; `visit` sees each
---- program.
+--- Lowers a graph under a plan for its ranks and writes their files; `visit` sees each program.
 ---@param graph userdata
 ---@param plan userdata|nil nil: one device
 ---@param world { plan_ngpus: integer, runtime_ngpus: integer }
 ---@param opts nnscaler.GenerateOpts
 ---@param visit? fun(program: nnscaler.Program, rank: integer)
----@return nnscaler.ProgramFile[] by rank
-function M.all(graph, plan, world, opts, visit)
+---@param only? integer one rank; all of them unless told
+---@return nnscaler.ProgramFile[] in order of ranks
+function M.all(graph, plan, world, opts, visit, only)
   local info, made = plan and plan:info(), {}
-  for rank = 0, world.runtime_ngpus - 1 do
+  for rank = only or 0, only or world.runtime_ngpus - 1 do
     local program = lower.lower(graph, {
       device = opts.device, plan = plan, rank = rank,
       stage = info and stage_of(info, rank % world.plan_ngpus),
     })
     if visit then visit(program, rank) end
-    made[rank + 1] = files.choose(program, opts, rank)
+    made[#made + 1] = files.choose(program, opts, rank)
   end
   files.commit(made)
   return made

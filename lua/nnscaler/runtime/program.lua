@@ -6,9 +6,11 @@ local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
 local generate = require 'nnscaler.runtime.generate'
+local graphs = require 'nnscaler._C.graph'
 local log = require('nnscaler.log').logger 'nnscaler.program'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
+local rank_zero = require 'nnscaler.runtime.first'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
 local store = require 'nnscaler.runtime.store'
@@ -62,6 +64,19 @@ function Engine:file_opts(mode)
     model = self.model.class_name or 'model', first = not self.written[mode],
     device = job.device or 'cpu', strategy = job.broadcast_strategy,
   }
+end
+
+-- The graph of a specialisation: traced, or with gen_reuse=graph one of before, the same on all
+-- ranks.
+function Engine:graph_for(mode, shapes, make)
+  local opts, shared = self:file_opts(mode), self.sharing
+  if opts.reuse ~= 'graph' or not shared then return files.graph(opts, shapes, make) end
+  local mine
+  local text = rank_zero.run(shared.everybody, shared.rank, function()
+    mine = files.graph(opts, shapes, make)
+    return mine:json()
+  end, shared.beat_s)
+  return mine or graphs.from_json(text)
 end
 
 -- The text that runs as the program; with several ranks rank 0 writes those of all.
@@ -187,7 +202,7 @@ function M.new(model, job, shared)
     return trace.cache(model, {
       build = function(graph) return self:build(graph, training) end,
       obtain = function(shapes, make)
-        return files.graph(self:file_opts(training and 'training' or 'evaluation'), shapes, make)
+        return self:graph_for(training and 'training' or 'evaluation', shapes, make)
       end,
     })
   end
