@@ -15,7 +15,9 @@ local function train(gen, more)
 end
 
 describe('nnscaler compile for two ranks', function()
-  setup(function() shell.nnscaler(('compile %s %s gen_savedir=%s/gen'):format(tiny, two, folder)) end)
+  setup(function()
+    shell.nnscaler(('compile %s %s gen_savedir=%s/gen'):format(tiny, two, folder))
+  end)
 
   it('writes the files of both, the same bytes in every process', function()
     local said, code = shell.nnscaler(('compile %s %s gen_savedir=%s/again --log-level error')
@@ -56,8 +58,8 @@ describe('nnscaler compile for two ranks', function()
     said, code = shell.nnscaler(('compile %s %s gen_savedir=%s/mine gen_reuse=override')
       :format(tiny, two, folder))
     assert.equal(1, code)
-    assert.truthy(said:find('gencode1.lua was edited by hand; gen_reuse=override would overwrite it',
-      1, true), said)
+    assert.truthy(said:find('gencode1.lua was edited by hand; gen_reuse=override would overwrite '
+      .. 'it', 1, true), said)
     assert.equal(edited, base.file_read(path))
   end)
 
@@ -80,9 +82,9 @@ end)
 
 -- Compiles in a process of its own; returns its seconds of CPU.
 local function seconds(name, more)
-  local said, code = shell.run(("bash -c \"time '%s' compile "
-    .. "recipes/llama3.lua preset=8b pas_policy=tests/bench/layers_policy.lua gen_savedir=%s/%s %s\"")
-    :format(shell.binary, folder, name, more))
+  local said, code = shell.run(("bash -c \"time '%s' compile recipes/llama3.lua preset=8b "
+    .. "pas_policy=tests/bench/layers_policy.lua gen_savedir=%s/%s %s\""):format(shell.binary,
+    folder, name, more))
   assert.equal(0, code, said)
   local function of(what)
     local minutes, rest = said:match(what .. '%s+(%d+)m([%d.]+)s')

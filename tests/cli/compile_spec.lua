@@ -44,7 +44,8 @@ end)
 local function parts_of(text)
   local parts = { '' }
   for line in text:gmatch '([^\n]*\n)' do
-    local starts = line:find '^%-%- transformer' or line:find '^%-%- model%.layers' or line:find '^local function'
+    local starts = line:find '^%-%- transformer' or line:find '^%-%- model%.layers'
+      or line:find '^local function'
       or line:find '^return'
     if starts then parts[#parts + 1] = '' end
     parts[#parts] = parts[#parts] .. line

@@ -146,7 +146,8 @@ describe('the store of programs', function()
   end)
 
   it('gives the same settings line for the same job', function()
-    local job = { device = 'cpu', pas_config = { b = 1, a = { 2, 3 } }, model = { args = { w = 4 } } }
+    local job = { device = 'cpu', pas_config = { b = 1, a = { 2, 3 } },
+      model = { args = { w = 4 } } }
     assert.equal(files.settings(job), files.settings(job))
     assert.is_nil(files.settings(job):find '\n')
   end)

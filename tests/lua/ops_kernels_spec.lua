@@ -315,31 +315,31 @@ describe('derivatives of layers', function()
         list[#list + 1] = n
         return list
       end
-      local x, w, g = randn(sizes(4)), randn { 6, 4 }, randn(sizes(6))
-      local dx, dw = autograd(aten.linear, g, x, w)
-      near(dx, ours.linear_input(g, w))
-      near(dw, ours.linear_weight(g, x))
+      local x, w, dy = randn(sizes(4)), randn { 6, 4 }, randn(sizes(6))
+      local dx, dw = autograd(aten.linear, dy, x, w)
+      near(dx, ours.linear_input(dy, w))
+      near(dw, ours.linear_weight(dy, x))
     end
-    local x, g = randn { 4, 3, 2 }, randn { 4, 3, 2 }
-    near(ours.linear_weight(g:transpose(0, 1):contiguous(), x:transpose(0, 1):contiguous()),
-      ours.linear_weight(g:transpose(0, 1), x:transpose(0, 1)))
-    assert.error_matches(function() ours.linear_input(x, g) end, 'ops.linear_input', 1, true)
+    local x, dy = randn { 4, 3, 2 }, randn { 4, 3, 2 }
+    near(ours.linear_weight(dy:transpose(0, 1):contiguous(), x:transpose(0, 1):contiguous()),
+      ours.linear_weight(dy:transpose(0, 1), x:transpose(0, 1)))
+    assert.error_matches(function() ours.linear_input(x, dy) end, 'ops.linear_input', 1, true)
     assert.error_matches(function() ours.linear_weight(x, randn { 5, 3, 2 }) end,
       'ops.linear_weight', 1, true)
   end)
 
   it('of the root-mean-square norm are those of autograd', function()
-    local x, w, g = randn { 2, 5, 4 }, randn { 4 }, randn { 2, 5, 4 }
+    local x, w, dy = randn { 2, 5, 4 }, randn { 4 }, randn { 2, 5, 4 }
     local y, rstd = ours.rms_norm(x, { 4 }, w, 1e-5)
     near(aten.rms_norm(x, { 4 }, w, 1e-5), y)
-    local dx, dw = autograd(function(a, b) return aten.rms_norm(a, { 4 }, b, 1e-5) end, g, x, w)
-    local a, b = ours.rms_norm_backward(g, x, { 4 }, rstd, w, { true, true })
+    local dx, dw = autograd(function(a, b) return aten.rms_norm(a, { 4 }, b, 1e-5) end, dy, x, w)
+    local a, b = ours.rms_norm_backward(dy, x, { 4 }, rstd, w, { true, true })
     near(dx, a)
     near(dw, b)
     local plain, r = ours.rms_norm(x, { 5, 4 }, nil, 1e-5)
     near(aten.rms_norm(x, { 5, 4 }, nil, 1e-5), plain)
-    near(autograd(function(z) return aten.rms_norm(z, { 5, 4 }, nil, 1e-5) end, g, x),
-      (ours.rms_norm_backward(g, x, { 5, 4 }, r, nil, { true, false })))
+    near(autograd(function(z) return aten.rms_norm(z, { 5, 4 }, nil, 1e-5) end, dy, x),
+      (ours.rms_norm_backward(dy, x, { 5, 4 }, r, nil, { true, false })))
     assert.error_matches(function() ours.rms_norm(x, { 3 }, nil, 1e-5) end, 'ops.rms_norm', 1, true)
   end)
 end)

@@ -41,6 +41,7 @@ local function write(t, world, plan, sample, mode, tell)
   local alone = world.runtime_ngpus == 1 and world.whole
   plan = plan or not alone and sharing.make_plan(graph, job, world) or nil
   local made = generate.all(graph, plan, world, opts, function(program, rank)
+    generate.tell(program)
     tell:add(mode, rank, program)
   end, t.only)
   for _, file in ipairs(made) do print(file.path) end

@@ -55,7 +55,9 @@ function M.settings(job, world)
   for _, key in ipairs(core.keys()) do
     if key.programs then
       local value = job
-      for part in key.path:gmatch '[^.]+' do value = type(value) == 'table' and value[part] or nil end
+      for part in key.path:gmatch '[^.]+' do
+        if type(value) == 'table' then value = value[part] else value = nil end
+      end
       if type(value) ~= 'table' or next(value) then out[key.path] = plain(value) end
     end
   end

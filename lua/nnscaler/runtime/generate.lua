@@ -3,9 +3,21 @@
 local base = require 'nnscaler._C.base'
 local files = require 'nnscaler.runtime.files'
 local first = require 'nnscaler.runtime.first'
+local log = require('nnscaler.log').logger 'nnscaler.program'
 local lower = require 'nnscaler._C.lower'
 
 local M = {}
+
+--- Says choices and fallbacks of a program, each once a run.
+---@param program nnscaler.Program
+function M.tell(program)
+  for _, text in ipairs(program:notes()) do log.info_once('%s', text) end
+  for _, text in ipairs(program:warnings()) do log.warning_once('%s', text) end
+  for _, call in ipairs(program:fallbacks()) do
+    log.warning_once('%s in %s at %s has no derivative rule: it runs again under autograd in '
+      .. 'backward', call.op, call.module == '' and 'the model' or call.module, call.place)
+  end
+end
 
 ---@class nnscaler.GenerateOpts : nnscaler.FileOpts
 ---@field device string

@@ -7,7 +7,6 @@ local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
 local generate = require 'nnscaler.runtime.generate'
 local graphs = require 'nnscaler._C.graph'
-local log = require('nnscaler.log').logger 'nnscaler.program'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
 local rank_zero = require 'nnscaler.runtime.first'
@@ -41,16 +40,6 @@ local function load_program(text, chunk)
     if segments[name] then jit.off(segments[name], true) end
   end
   return segments
-end
-
--- Choices and fallbacks are said once a run.
-local function report(program)
-  for _, text in ipairs(program:notes()) do log.info_once('%s', text) end
-  for _, text in ipairs(program:warnings()) do log.warning_once('%s', text) end
-  for _, call in ipairs(program:fallbacks()) do
-    log.warning_once('%s in %s at %s has no derivative rule: it runs again under autograd in '
-      .. 'backward', call.op, call.module == '' and 'the model' or call.module, call.place)
-  end
 end
 
 local add_leaves
@@ -95,7 +84,7 @@ function Engine:build(graph, training)
     device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
     stage = shared and shared.stage, first = self.first,
   })
-  report(program)
+  generate.tell(program)
   if shared and not self.shares then
     self.first = program
     self:take_parts(program)
