@@ -613,7 +613,10 @@ constexpr std::string_view kConfig = "-- config: ";
 std::string settings_lines(std::string_view config) {
   std::string out;
   while (!config.empty()) {
-    const size_t length = std::min(config.size(), kWidth - kConfig.size());
+    size_t length = std::min(config.size(), kWidth - kConfig.size());
+    if (const size_t comma = config.rfind(',', length - 1);
+        length < config.size() && comma != config.npos)
+      length = comma + 1;
     out += fmt::format("{}{}\n", kConfig, config.substr(0, length));
     config.remove_prefix(length);
   }

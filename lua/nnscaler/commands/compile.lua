@@ -22,8 +22,8 @@ local M = {}
 ---@field report? boolean
 ---@field log_level? string
 
--- Programs of one mode of all ranks.
-local function write(t, world, plan, sample, mode, tell)
+-- Programs of one mode of all ranks; `before` has the plan and the graph of another mode.
+local function write(t, world, before, sample, mode, tell)
   local job, model = t.args, t.model
   local opts = {
     folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, first = true,
@@ -39,20 +39,21 @@ local function write(t, world, plan, sample, mode, tell)
   end)
   log.info('%s specialised to %s', opts.model, shapes)
   local alone = world.runtime_ngpus == 1 and world.whole
-  plan = plan or not alone and sharing.make_plan(graph, job, world) or nil
+  local plan = before.plan or not alone and sharing.make_plan(graph, job, world) or nil
+  opts.first_graph = plan and before.graph
   local made = generate.all(graph, plan, world, opts, function(program, rank)
     generate.tell(program)
     tell:add(mode, rank, program)
   end, t.only)
   for _, file in ipairs(made) do print(file.path) end
-  return plan
+  return { plan = plan, graph = graph }
 end
 
 local function all_ranks(t, world, tell)
   setup.make_parts(t, world.runtime_ngpus / world.plan_ngpus)
   t.model:assign_paths()
-  local plan = write(t, world, nil, t.train_loader:get(0), 'training', tell)
-  if t.val_loader then write(t, world, plan, t.val_loader:get(0), 'evaluation', tell) end
+  local first = write(t, world, {}, t.train_loader:get(0), 'training', tell)
+  if t.val_loader then write(t, world, first, t.val_loader:get(0), 'evaluation', tell) end
 end
 
 --- Prints the paths of the programs; returns the exit code.

@@ -22,6 +22,7 @@ end
 ---@class nnscaler.GenerateOpts : nnscaler.FileOpts
 ---@field device string
 ---@field strategy? string broadcast_strategy
+---@field first_graph? userdata the first one under the plan, in whose homes weights rest
 
 -- The stage of a plan that a device runs.
 local function stage_of(info, device)
@@ -43,10 +44,10 @@ end
 function M.all(graph, plan, world, opts, visit, only)
   local info, made = plan and plan:info(), {}
   for rank = only or 0, only or world.runtime_ngpus - 1 do
-    local program = lower.lower(graph, {
-      device = opts.device, plan = plan, rank = rank,
-      stage = info and stage_of(info, rank % world.plan_ngpus),
-    })
+    local place = { device = opts.device, plan = plan, rank = rank,
+      stage = info and stage_of(info, rank % world.plan_ngpus) }
+    if opts.first_graph then place.first = lower.lower(opts.first_graph, place) end
+    local program = lower.lower(graph, place)
     if visit then visit(program, rank) end
     made[#made + 1] = files.choose(program, opts, rank)
   end

@@ -71,6 +71,8 @@ end
 -- The text that runs as the program; with several ranks rank 0 writes those of all.
 function Engine:file_of(graph, program, mode)
   local opts = self:file_opts(mode)
+  opts.first_graph = self.first_graph
+  self.first_graph = self.first_graph or graph
   if self.sharing then return generate.shared(self.sharing, graph, program, opts) end
   local file = files.choose(program, opts, 0)
   files.commit { file }
