@@ -188,8 +188,11 @@ function Cache:get(args, training)
       self.name, oldest)
   end
   local start = base.clock()
-  local graph = M.trace(self.model, args, { training = training, name = self.name,
-                                            arg_names = self.arg_names })
+  local function make()
+    return (M.trace(self.model, args, { training = training, name = self.name,
+                                        arg_names = self.arg_names }))
+  end
+  local graph = self.obtain and self.obtain(key, make) or make()
   local value = self.build(graph)
   self.entries[key] = { value = value, used = self.clock }
   self.count = self.count + 1
@@ -200,6 +203,7 @@ end
 
 ---@class nnscaler.trace.CacheOpts
 ---@field build? fun(graph: nnscaler.Graph): any what is kept for each graph; by default itself
+---@field obtain? fun(key: string, make: fun(): nnscaler.Graph): nnscaler.Graph a graph kept before
 ---@field limit? integer specialisations kept, 16 unless told
 ---@field name? string
 ---@field arg_names? string[]
@@ -212,6 +216,7 @@ function M.cache(model, opts)
   opts = opts or {}
   return setmetatable({
     model = model, build = opts.build or function(graph) return graph end, limit = opts.limit or 16,
+    obtain = opts.obtain,
     name = opts.name or (type(model) == 'table' and model.class_name) or 'model',
     arg_names = opts.arg_names, entries = {}, count = 0, clock = 0,
   }, Cache)

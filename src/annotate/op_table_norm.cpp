@@ -192,10 +192,10 @@ std::vector<OpInfo> norm_rows() {
            {.infer = layer_norm, .annotations = layer_norm_text, .flops = norm_flops});
   rows.add({"aten::native_layer_norm"},
            {.infer = native_layer_norm, .annotations = layer_norm_text, .flops = norm_flops});
-  rows.add({"aten::_fused_rms_norm"},
+  rows.add({"aten::_fused_rms_norm", "nnscaler::rms_norm"},
            {.infer = fused_rms_norm, .annotations = layer_norm_text, .flops = norm_flops});
   rows.add(
-      {"aten::native_layer_norm_backward"},
+      {"aten::native_layer_norm_backward", "nnscaler::rms_norm_backward"},
       {.infer = last_axes_backward, .annotations = last_axes_backward_text, .flops = norm_flops});
 
   rows.add({"aten::batch_norm"}, {.infer = batch_norm,

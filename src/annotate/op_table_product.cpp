@@ -415,9 +415,36 @@ double attention_backward_flops(const CallView& call) {
 
 }  // namespace
 
+// Gradients of linear.
+Types linear_input(const CallView& call) {
+  const TensorType &grad = call.tensor("grad_output"), &weight = call.tensor("weight");
+  if (grad.shape.empty() || weight.shape.size() != 2 || grad.shape.back() != weight.shape[0])
+    misfit(call, grad, weight, "[…, outputs] and [outputs, inputs]");
+  Shape shape = grad.shape;
+  shape.back() = weight.shape[1];
+  return {{shape, grad.dtype}};
+}
+Types linear_weight(const CallView& call) {
+  const TensorType &grad = call.tensor("grad_output"), &input = call.tensor("input");
+  if (grad.shape.empty() || grad.shape.size() != input.shape.size() ||
+      !std::equal(grad.shape.begin(), grad.shape.end() - 1, input.shape.begin()))
+    misfit(call, grad, input, "[…, outputs] and […, inputs]");
+  return {{{grad.shape.back(), input.shape.back()}, grad.dtype}};
+}
+double linear_input_flops(const CallView& call) {
+  return 2.0 * static_cast<double>(numel(call.tensor("grad_output").shape)) *
+         static_cast<double>(call.tensor("weight").shape[1]);
+}
+double linear_weight_flops(const CallView& call) {
+  return 2.0 * static_cast<double>(numel(call.tensor("grad_output").shape)) *
+         static_cast<double>(call.tensor("input").shape.back());
+}
+
 std::vector<OpInfo> product_rows() {
   Rows rows;
   rows.add({"aten::linear"}, {.infer = linear, .annotations = linear_text, .flops = linear_flops});
+  rows.add({"nnscaler::linear_input"}, {.infer = linear_input, .flops = linear_input_flops});
+  rows.add({"nnscaler::linear_weight"}, {.infer = linear_weight, .flops = linear_weight_flops});
   rows.add({"aten::matmul"}, {.infer = matmul, .annotations = matmul_text, .flops = matmul_flops});
   rows.add({"aten::mm"},
            {.infer = mm, .annotations = Texts{"m k+, k+ n -> m n"}, .flops = matmul_flops});

@@ -7,6 +7,7 @@
 #include "codegen/lua.h"
 #include "lower/check_ranks.h"
 #include "lower/lower.h"
+#include "lower/memory.h"
 #include "lower/rule.h"
 #include "lower/signature.h"
 #include "lower/traffic.h"
@@ -82,8 +83,9 @@ int hash(lua_State* L) {
   push_string(L, hex(lower::hash(program(L))));
   return 1;
 }
-int lua(lua_State* L) {
-  push_string(L, codegen::to_lua(program(L)));
+int lua(lua_State* L) {  // (program [, settings in one line])
+  push_string(L,
+              codegen::to_lua(program(L), lua_isnoneornil(L, 2) ? "" : script::check_string(L, 2)));
   return 1;
 }
 int key(lua_State* L) {
@@ -289,6 +291,23 @@ int lines(lua_State* L) {
   return 1;
 }
 
+// Bytes: { parameters, gradients, buffers, constants, saved, peak, total } of one micro-batch.
+int memory(lua_State* L) {
+  const lower::Memory m = lower::memory(program(L));
+  lua_createtable(L, 0, 7);
+  for (const auto& [name, bytes] : {std::pair{"parameters", m.parameters},
+                                    {"gradients", m.gradients},
+                                    {"buffers", m.buffers},
+                                    {"constants", m.constants},
+                                    {"saved", m.saved},
+                                    {"peak", m.peak},
+                                    {"total", m.total()}}) {
+    lua_pushnumber(L, static_cast<double>(bytes));
+    lua_setfield(L, -2, name);
+  }
+  return 1;
+}
+
 // All derivative rules, sorted: { op, kind = "rule" | "composite" | "constant" }.
 int rules(lua_State* L) {
   const auto all = lower::all_rules();
@@ -319,12 +338,13 @@ int signatures(lua_State* L) {
   return 1;
 }
 
-int read_header(lua_State* L) {  // (text, path) → key, edited
+int read_header(lua_State* L) {  // (text, path) → key, edited, settings
   const codegen::Header header =
       codegen::read_header(script::check_string(L, 1), script::check_string(L, 2));
   push_string(L, header.key);
   lua_pushboolean(L, header.edited);
-  return 2;
+  push_string(L, header.config);
+  return 3;
 }
 
 int open(lua_State* L) {
@@ -343,6 +363,7 @@ int open(lua_State* L) {
                              {"groups", guarded<groups>},
                              {"constants", guarded<constants>},
                              {"fallbacks", guarded<fallbacks>},
+                             {"memory", guarded<memory>},
                              {"notes", guarded<lines<&Lowered::notes>>},
                              {"warnings", guarded<lines<&Lowered::warnings>>}});
   lua_newtable(L);

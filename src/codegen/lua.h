@@ -8,12 +8,14 @@
 
 namespace nns::codegen {
 
-// The file's text. The same Program gives the same bytes.
-std::string to_lua(const lower::Program& program);
+// The file's text. The same Program gives the same bytes. `config` is one line that tells the
+// settings it was made for; it stands in the header.
+std::string to_lua(const lower::Program& program, const std::string& config = {});
 
 // What a generated file says of itself, read from its head.
 struct Header {
   std::string key;      // graph, program and version it belongs to
+  std::string config;   // what to_lua was given, or empty
   std::string body;     // hash of everything below the header when it was written
   bool edited = false;  // the text below the header is no longer what was written
 };

@@ -55,7 +55,8 @@ constexpr Key kKeys[] = {
   {"eager", boolean, "false", "", "Trains with LibTorch's autograd instead of a generated program: the reference."},
   {"seed", integer, "0", "", "Seed of everything random.", false, 0},
   {"gen_savedir", text, "./.nnscaler", "folder", "Where generated programs are written."},
-  {"gen_reuse", choice, "auto", "", "`match`: use a program whose key agrees; `override`: always write anew; `moo`: match or override; `auto`: moo.", false, -1e300, "auto match override moo"},
+  {"gen_reuse", choice, "auto", "", "`match`: use a program whose key agrees; `override`: always write anew; `moo`: match or override; `graph`: take the traced graph of before, write the program anew; `auto`: moo.", false, -1e300, "auto match override moo graph"},
+  {"broadcast_strategy", choice, "code", "", "What rank 0, which writes the programs, sends to the other ranks: `none`: nothing, they read the files of a shared disk; `code` and `no_weights`: the programs; `all`: its first weights too.", false, -1e300, "none code no_weights all"},
 
   // --- several devices
   {"compute_config", group, "", "", "Devices of a plan and of the run."},

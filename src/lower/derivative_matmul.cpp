@@ -14,11 +14,6 @@ int64_t rows_of(const Shape& shape) {
   for (size_t i = 0; i + 1 < shape.size(); ++i) rows *= shape[i];
   return rows;
 }
-Ref as_matrix(Emitter& e, Ref x) {
-  const Shape shape = e.shape(x);
-  return shape.size() == 2 ? x : e.reshape(x, {rows_of(shape), shape.back()});
-}
-
 Ref mm(Emitter& e, Ref a, Ref b) {
   return e("aten::mm", a, b);
 }
@@ -26,7 +21,6 @@ Ref mm(Emitter& e, Ref a, Ref b) {
 // y = x Wᵀ + b: dx = dy W, dW = dyᵀ x, db = Σ dy.
 void linear(B& b) {
   const Ref weight = b.in("weight");
-  const Shape input = b.shape("input");
   if (b.rank("weight") == 1) {  // one output without a dimension
     const Ref g = b("aten::unsqueeze", b.grad(), -1);
     if (b.needs("input")) b.give("input", b.e.mul(g, weight));
@@ -34,16 +28,9 @@ void linear(B& b) {
     b.give("bias", b.grad());
     return;
   }
-  const Ref dy = b.e.shape(b.grad()).size() == 1
-                     ? b.e.reshape(b.grad(), {1, b.e.shape(b.grad())[0]})
-                     : as_matrix(b.e, b.grad());
-  if (b.needs("input")) b.give("input", b.e.reshape(mm(b.e, dy, weight), input));
-  if (b.needs("weight")) {
-    const Ref x = input.size() == 1 ? b.e.reshape(b.in("input"), {1, input[0]})
-                                    : as_matrix(b.e, b.in("input"));
-    b.give("weight", mm(b.e, b.e.t(dy), x));
-  }
-  if (b.needs("bias")) b.give("bias", b("aten::sum.dim_IntList", dy, Shape{0}, false));
+  if (b.needs("input")) b.give("input", b("nnscaler::linear_input", b.grad(), weight));
+  if (b.needs("weight")) b.give("weight", b("nnscaler::linear_weight", b.grad(), b.in("input")));
+  b.give("bias", b.grad());  // summed over all but the outputs
 }
 
 void mm_rule(B& b) {

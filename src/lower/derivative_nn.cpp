@@ -64,33 +64,23 @@ void layer_norm_back(B& b) {
 }
 
 // x / rms(x) · weight, rms over the normalised dimensions.
-std::vector<int64_t> trailing(const CallContext& c) {
-  const auto n = static_cast<int64_t>(c.ints("normalized_shape").size());
-  std::vector<int64_t> dims;
-  for (int64_t d = c.rank("input") - n; d < c.rank("input"); ++d) dims.push_back(d);
-  return dims;
-}
 bool rms_norm(Forward& f) {
   if (!f.training()) return false;
-  const Ref x = f.in("input");
   const DType dtype = f.dtype("input");
   const double epsilon = dtype == DType::f64 ? std::numeric_limits<double>::epsilon()
                                              : std::numeric_limits<float>::epsilon();
-  const Ref square = f("aten::mean.dim", f.e.mul(x, x), trailing(f), true);
-  const Ref rstd = f("aten::rsqrt", f.e.add(square, f.real("eps", epsilon)));
-  const Ref unit = f.e.mul(x, rstd);
-  f.result(f.has("weight") ? f.e.mul(unit, f.in("weight")) : unit);
-  f.keep("rstd", rstd);
-  f.keep("unit", unit);
+  const auto outs = f.e.emit("nnscaler::rms_norm", f.in("input"), f.arg("normalized_shape"),
+                             f.in("weight"), f.real("eps", epsilon));
+  f.result(outs[0]);
+  f.keep("rstd", outs[1]);
   return true;
 }
 void rms_norm_back(B& b) {
-  const Ref unit = b.kept("unit"), g = b.grad();
-  if (b.needs("weight")) b.give("weight", b.e.mul(g, unit));
-  if (!b.needs("input")) return;
-  const Ref scaled = b.has("weight") ? b.e.mul(g, b.in("weight")) : g;
-  const Ref along = b("aten::mean.dim", b.e.mul(scaled, unit), trailing(b), true);
-  b.give("input", b.e.mul(b.e.sub(scaled, b.e.mul(unit, along)), b.kept("rstd")));
+  const std::vector<bool> mask = {b.needs("input"), b.needs("weight")};
+  const auto outs = b.e.emit("nnscaler::rms_norm_backward", b.grad(), b.in("input"),
+                             b.arg("normalized_shape"), b.kept("rstd"), b.in("weight"), mask);
+  b.give("input", outs[0]);
+  b.give("weight", outs[1]);
 }
 
 bool group_norm(Forward& f) {

@@ -204,6 +204,10 @@ const std::vector<Signature>& signatures() {
       {"nnscaler::gelu", "self approximate"},
       {"nnscaler::gelu_backward", "grad_output self approximate"},
       {"nnscaler::join", "tensors dim"},
+      {"nnscaler::linear_input", "grad_output weight"},
+      {"nnscaler::linear_weight", "grad_output input"},
+      {"nnscaler::rms_norm", "input normalized_shape weight eps"},
+      {"nnscaler::rms_norm_backward", "grad_output input normalized_shape rstd weight output_mask"},
   };
   return table;
 }

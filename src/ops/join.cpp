@@ -69,7 +69,8 @@ TORCH_LIBRARY_IMPL(nnscaler, CompositeExplicitAutograd, m) {
 
 TORCH_LIBRARY_IMPL(nnscaler, Autograd, m) {
   for (const char* name : {"gelu", "gelu_backward", "attention", "attention_backward",
-                           "cross_entropy", "cross_entropy_backward", "join"})
+                           "cross_entropy", "cross_entropy_backward", "join", "linear_input",
+                           "linear_weight", "rms_norm", "rms_norm_backward"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&without_derivative>());
 }
 

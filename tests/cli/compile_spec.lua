@@ -44,7 +44,8 @@ end)
 local function parts_of(text)
   local parts = { '' }
   for line in text:gmatch '([^\n]*\n)' do
-    local starts = line:find '^%-%- transformer' or line:find '^local function'
+    local starts = line:find '^%-%- transformer' or line:find '^%-%- model%.layers'
+      or line:find '^local function'
       or line:find '^return'
     if starts then parts[#parts + 1] = '' end
     parts[#parts] = parts[#parts] .. line
@@ -56,13 +57,19 @@ describe('docs/generated-code.md', function()
   it('this page shows what the program writes today', function()
     local page = 'docs/generated-code.md'
     shell.nnscaler(('compile %s gen_savedir=%s/page'):format(tiny, folder))
-    local written = parts_of(base.file_read(folder .. '/page/GPT/gencode0.lua'))
-    local shown, at = base.file_read(page), 0
-    local now = shown:gsub('(```lua generated\n)(.-)(```\n)', function(open, _, close)
-      at = at + 1
-      return open .. (written[at] or ''):gsub('\n+$', '\n') .. close
-    end)
-    assert.equal(#written, at)
+    shell.nnscaler(('compile recipes/llama3.lua preset=tiny compute_config.runtime_ngpus=2 '
+      .. 'pas_policy=tests/bench/layers_policy.lua gen_savedir=%s/page'):format(folder))
+    local shown, now = base.file_read(page), nil
+    local function fill(tag, path, most)
+      local written, at = parts_of(base.file_read(path)), 0
+      now = (now or shown):gsub('(```lua ' .. tag .. '\n)(.-)(```\n)', function(open, _, close)
+        at = at + 1
+        return open .. (written[at] or ''):gsub('\n+$', '\n') .. close
+      end)
+      assert.equal(most or #written, at)
+    end
+    fill('generated', folder .. '/page/GPT/gencode0.lua')
+    fill('plan', folder .. '/page/Llama/gencode1.lua', 2)
     if os.getenv 'NNSCALER_UPDATE' then base.file_write(page, now) end
     assert.equal(now, base.file_read(page))
   end)

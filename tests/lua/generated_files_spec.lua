@@ -61,8 +61,8 @@ describe('a generated file', function()
     assert.is_true(math.abs(10 * loss - step(engine { gen_savedir = folder })) < 1e-5)
     assert.equal(text, base.file_read(path))
     local made = engine { gen_savedir = folder, gen_reuse = 'override' }
-    assert.matches('gencode0.lua was edited by hand, but belongs to another run '
-      .. '%(gen_reuse=override asks for a new one%)', runs.message(step, made))
+    assert.matches('gencode0.lua was edited by hand; gen_reuse=override would overwrite it',
+      runs.message(step, made))
     assert.equal(text, base.file_read(path))
   end)
 
@@ -70,8 +70,8 @@ describe('a generated file', function()
     step(engine { gen_savedir = folder })
     local before = base.file_read(path)
     local plain = step(engine({}, chain(2, 0.5)))
-    assert.matches('was written for another model or setting\n  file:  format=%d+ graph=%x+.*\n'
-      .. '  model: format=%d+ graph=%x+',
+    assert.matches('gencode0.lua differs from this run in\n  the traced model %(%x+ in the file, '
+      .. '%x+ now%)',
       runs.message(step, engine({ gen_savedir = folder, gen_reuse = 'match' }, chain(2, 0.5))))
     assert.equal(before, base.file_read(path))
     assert.equal(plain, step(engine({ gen_savedir = folder }, chain(2, 0.5))))
@@ -81,7 +81,7 @@ describe('a generated file', function()
   it('of another model that a person edited stops the run', function()
     step(engine { gen_savedir = folder })
     local text = edit('\nlocal function forward', '\n-- mine\nlocal function forward')
-    assert.matches('was edited by hand, but belongs to another model or setting',
+    assert.matches('was edited by hand, but differs from this run in\n  the traced model',
       runs.message(step, engine({ gen_savedir = folder }, chain(2, 0.5))))
     assert.equal(text, base.file_read(path))
   end)

@@ -293,6 +293,57 @@ describe('join', function()
   end)
 end)
 
+describe('derivatives of layers', function()
+  -- Gradients that LibTorch's autograd gives for a sum weighted by `weights`.
+  local function autograd(call, weights, ...)
+    local inputs = { ... }
+    for i, x in ipairs(inputs) do inputs[i] = x:detach():requires_grad_() end
+    (call(unpack(inputs)) * weights):sum():backward()
+    for i, x in ipairs(inputs) do inputs[i] = x.grad end
+    return unpack(inputs)
+  end
+  local function near(want, got)
+    assert.same(want.shape, got.shape)
+    if want:numel() == 0 then return end
+    assert.is_true((want - got):abs():max():item() <= 1e-13)
+  end
+
+  it('of linear are those of autograd, laid out in any way', function()
+    for _, lead in ipairs { {}, { 5 }, { 2, 3 }, { 2, 0 } } do
+      local function sizes(n)
+        local list = { unpack(lead) }
+        list[#list + 1] = n
+        return list
+      end
+      local x, w, dy = randn(sizes(4)), randn { 6, 4 }, randn(sizes(6))
+      local dx, dw = autograd(aten.linear, dy, x, w)
+      near(dx, ours.linear_input(dy, w))
+      near(dw, ours.linear_weight(dy, x))
+    end
+    local x, dy = randn { 4, 3, 2 }, randn { 4, 3, 2 }
+    near(ours.linear_weight(dy:transpose(0, 1):contiguous(), x:transpose(0, 1):contiguous()),
+      ours.linear_weight(dy:transpose(0, 1), x:transpose(0, 1)))
+    assert.error_matches(function() ours.linear_input(x, dy) end, 'ops.linear_input', 1, true)
+    assert.error_matches(function() ours.linear_weight(x, randn { 5, 3, 2 }) end,
+      'ops.linear_weight', 1, true)
+  end)
+
+  it('of the root-mean-square norm are those of autograd', function()
+    local x, w, dy = randn { 2, 5, 4 }, randn { 4 }, randn { 2, 5, 4 }
+    local y, rstd = ours.rms_norm(x, { 4 }, w, 1e-5)
+    near(aten.rms_norm(x, { 4 }, w, 1e-5), y)
+    local dx, dw = autograd(function(a, b) return aten.rms_norm(a, { 4 }, b, 1e-5) end, dy, x, w)
+    local a, b = ours.rms_norm_backward(dy, x, { 4 }, rstd, w, { true, true })
+    near(dx, a)
+    near(dw, b)
+    local plain, r = ours.rms_norm(x, { 5, 4 }, nil, 1e-5)
+    near(aten.rms_norm(x, { 5, 4 }, nil, 1e-5), plain)
+    near(autograd(function(z) return aten.rms_norm(z, { 5, 4 }, nil, 1e-5) end, dy, x),
+      (ours.rms_norm_backward(dy, x, { 5, 4 }, r, nil, { true, false })))
+    assert.error_matches(function() ours.rms_norm(x, { 3 }, nil, 1e-5) end, 'ops.rms_norm', 1, true)
+  end)
+end)
+
 it('kernels for engines refuse to be differentiated', function()
   local x = randn({ 3, 4 }):requires_grad_()
   assert.error_matches(function() ours.gelu(x) end, 'nnscaler::gelu has no derivative', 1, true)

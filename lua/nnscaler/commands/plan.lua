@@ -28,20 +28,16 @@ function M.make(job, world)
   local t = trainer.new(job)
   local size = config.runtime_ngpus or world or config.plan_ngpus
     or policies.devices(job.pas_policy) or 1
-  local plan_ngpus, runtime_ngpus = sharing.sizes(job, size)
-  t.units = runtime_ngpus / plan_ngpus
-  local micro_batches = setup.parts(t)
+  local ranks = sharing.sizes(job, size)
+  t.units = ranks.runtime_ngpus / ranks.plan_ngpus
+  ranks.micro_batches = setup.parts(t, t.units)
   local args, n = sample_of.arguments(job, t.train_loader:get(0))
   args.n = n
   t.model:assign_paths()
   local graph = trace.trace(t.model, args, {
     training = true, arg_names = t.model.forward_arg_names,
   })
-  local plan = policies.run(graph, job.pas_policy or 'dp', {
-    plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus, pas_config = job.pas_config or {},
-    micro_batches = micro_batches,
-  })
-  return plan, graph
+  return sharing.make_plan(graph, job, ranks), graph
 end
 
 --- The schedule of a plan, drawn, with a part of each kind taking one unit of time.

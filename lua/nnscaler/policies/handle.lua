@@ -31,6 +31,7 @@ function M.new(graph, cfg)
     node.name = node.op:match('::([%w_]+)')
   end
   self.values = graph:values()
+  self.beat = cfg.beat or function() end
   return self
 end
 
@@ -174,12 +175,14 @@ end
 ---@param where { input: integer, dim: integer, uneven?: boolean }
 ---@param parts integer
 function Graph:partition(node, where, parts)
+  self.beat()
   self.builder:partition(node.id, where.input, where.dim, parts, where.uneven)
 end
 
 ---Tells why `partition` would refuse, or nil.
 ---@return string?
 function Graph:refusal(node, where, parts)
+  self.beat()
   return self.builder:refusal(node.id, where.input, where.dim, parts, where.uneven)
 end
 

@@ -64,6 +64,7 @@ end
 ---@field plan_ngpus integer devices a plan spans
 ---@field runtime_ngpus integer ranks; a multiple of plan_ngpus
 ---@field pas_config table keys of the policy
+---@field beat? fun() to be called now and then in long work: other ranks wait
 ---@field micro_batches integer micro-batches of a unit a step
 
 ---Runs a policy on a graph, or loads a plan and checks that it is for the graph and the devices. A

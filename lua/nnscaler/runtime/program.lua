@@ -6,14 +6,17 @@ local comm = require 'nnscaler.runtime.comm'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
-local log = require('nnscaler.log').logger 'nnscaler.program'
+local generate = require 'nnscaler.runtime.generate'
+local graphs = require 'nnscaler._C.graph'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
+local rank_zero = require 'nnscaler.runtime.first'
 local reducer = require 'nnscaler.runtime.reducer'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
 local store = require 'nnscaler.runtime.store'
 local trace = require 'nnscaler.trace'
+local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
 
@@ -44,17 +47,42 @@ local function load_program(text, chunk, segments)
   return stages
 end
 
--- Choices and fallbacks are said once a run.
-local function report(program)
-  for _, text in ipairs(program:notes()) do log.info_once('%s', text) end
-  for _, text in ipairs(program:warnings()) do log.warning_once('%s', text) end
-  for _, call in ipairs(program:fallbacks()) do
-    log.warning_once('%s in %s at %s has no derivative rule: it runs again under autograd in '
-      .. 'backward', call.op, call.module == '' and 'the model' or call.module, call.place)
-  end
+local add_leaves
+
+-- How the files of this engine are kept.
+function Engine:file_opts(mode)
+  local job = self.job
+  self.settings = self.settings or files.settings(job, self.sharing)
+  return {
+    folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, settings = self.settings,
+    model = self.model.class_name or 'model', first = not self.written[mode],
+    device = job.device or 'cpu', strategy = job.broadcast_strategy,
+  }
 end
 
-local add_leaves
+-- The graph of a specialisation: traced, or with gen_reuse=graph one of before, the same on all
+-- ranks.
+function Engine:graph_for(mode, shapes, make)
+  local opts, shared = self:file_opts(mode), self.sharing
+  if opts.reuse ~= 'graph' or not shared then return files.graph(opts, shapes, make) end
+  local mine
+  local text = rank_zero.run(shared.everybody, shared.rank, function()
+    mine = files.graph(opts, shapes, make)
+    return mine:json()
+  end, shared.beat_s)
+  return mine or graphs.from_json(text)
+end
+
+-- The text that runs as the program; with several ranks rank 0 writes those of all.
+function Engine:file_of(graph, program, mode)
+  local opts = self:file_opts(mode)
+  opts.first_graph = self.first_graph
+  self.first_graph = self.first_graph or graph
+  if self.sharing then return generate.shared(self.sharing, graph, program, opts) end
+  local file = files.choose(program, opts, 0)
+  files.commit { file }
+  return file
+end
 
 function Engine:build(graph, training)
   local device = self.job.device or 'cpu'
@@ -63,19 +91,15 @@ function Engine:build(graph, training)
     device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
     first = self.first,
   })
-  report(program)
+  generate.tell(program)
   if shared and not self.shares then
     self.first = program
     self:take_parts(program)
   end
   local mode = training and 'training' or 'evaluation'
-  local text, chunk, path = files.obtain(program, {
-    folder = self.job.gen_savedir, reuse = self.job.gen_reuse, mode = mode,
-    model = self.model.class_name or 'model', first = not self.written[mode],
-    rank = shared and shared.rank,
-  })
+  local file = self:file_of(graph, program, mode)
   self.written[mode] = true
-  self.paths[#self.paths + 1] = path
+  self.paths[#self.paths + 1] = file.path
   local segments = program:segments()
   if shared then shared:join(segments, program:groups()) end
   local constants = {}
@@ -83,7 +107,7 @@ function Engine:build(graph, training)
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
   end
   return {
-    stages = load_program(text, chunk, segments), tags = segments.tags,
+    stages = load_program(file.text, file.chunk, segments), tags = segments.tags,
     context = { seed = self.job.seed or 0, step = 0, micro = 0, tag = 0, constants = constants },
   }
 end
@@ -121,6 +145,16 @@ function Engine:take_parts(program)
     for _, leaf in ipairs(program:buffers()) do decays[leaf.name] = leaf.decay end
     self.buffer_contents:share(decays, self.sharing.across)
   end
+  if self.job.broadcast_strategy == 'all' then self:broadcast_weights() end
+end
+
+--- Gives every rank the weights and buffers of the first rank that holds them.
+function Engine:broadcast_weights()
+  local leaves = {}
+  for _, list in ipairs { self.parameters, self.buffers } do
+    for _, leaf in ipairs(list) do leaves[#leaves + 1] = leaf end
+  end
+  weights.broadcast(self.sharing, leaves)
 end
 
 -- `take(name, leaf)` gives the tensor of a leaf, or nil when it is not this rank's; without it the
@@ -177,6 +211,9 @@ function M.new(model, job, shared)
   local function cache(training)
     return trace.cache(model, {
       build = function(graph) return self:build(graph, training) end,
+      obtain = function(shapes, make)
+        return self:graph_for(training and 'training' or 'evaluation', shapes, make)
+      end,
     })
   end
   self.training, self.evaluation = cache(true), cache(false)

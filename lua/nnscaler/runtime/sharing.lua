@@ -2,7 +2,9 @@
 --- rank's parts of weights, sums of gradients and losses over ranks.
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
+local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
+local rank_zero = require 'nnscaler.runtime.first'
 local groups = require 'nnscaler.runtime.comm'
 local policies = require 'nnscaler.policies'
 local stages = require 'nnscaler.runtime.stages'
@@ -18,15 +20,16 @@ local M = {}
 local Sharing = {}
 Sharing.__index = Sharing
 
---- Devices of a job's plan and ranks of its run, and whether its policy leaves the model whole.
+--- How many devices a plan spans and how many ranks there are, after defaults.
 ---@param job table compute_config, pas_policy
----@param size integer ranks that there are
----@return integer plan_ngpus, integer runtime_ngpus, boolean whole
+---@param size integer ranks, where the job says nothing
+---@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is cut
 function M.sizes(job, size)
   local config = job.compute_config or {}
   local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
-  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(job.pas_policy) or size
-  return plan_ngpus, config.runtime_ngpus or size, whole
+  return { whole = whole,
+    plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(job.pas_policy) or size,
+    runtime_ngpus = config.runtime_ngpus or size }
 end
 
 --- Returns what several ranks need, or nil when the job has one rank and one device.
@@ -35,9 +38,10 @@ end
 function M.new(job)
   local world = comm.current()
   local size = world and world:size() or 1
-  local plan_ngpus, runtime_ngpus, whole = M.sizes(job, size)
+  local sizes = M.sizes(job, size)
+  local plan_ngpus, runtime_ngpus = sizes.plan_ngpus, sizes.runtime_ngpus
   if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then
-    if whole or job.eager then return nil end
+    if sizes.whole or job.eager then return nil end
     world = world or comm.connect { backend = 'local' } -- a policy may recompute on one device
   end
   if runtime_ngpus ~= size then
@@ -60,15 +64,30 @@ function M.new(job)
   return self
 end
 
---- Makes the plan of the first training graph; all ranks must make the same.
+--- Runs the policy of a job on a graph.
+---@param graph userdata
+---@param job table
+---@param world { plan_ngpus: integer, runtime_ngpus: integer, micro_batches?: integer }
+---@param beat? fun() called now and then
+---@return userdata plan
+function M.make_plan(graph, job, world, beat)
+  return policies.run(graph, job.pas_policy or 'dp', {
+    plan_ngpus = world.plan_ngpus, runtime_ngpus = world.runtime_ngpus, beat = beat,
+    pas_config = job.pas_config or {},
+    micro_batches = world.micro_batches or job.micro_batches or 1,
+  })
+end
+
+--- Makes the plan of the first training graph on rank 0, for all.
 ---@param graph userdata nnscaler.Graph
 ---@return userdata plan
 function Sharing:plan_for(graph)
   if self.plan then return self.plan end
-  self.plan = policies.run(graph, self.job.pas_policy or 'dp', {
-    plan_ngpus = self.plan_ngpus, runtime_ngpus = self.runtime_ngpus,
-    pas_config = self.job.pas_config or {}, micro_batches = self.micro_batches,
-  })
+  local text = rank_zero.run(self.everybody, self.rank, function(beat)
+    self.plan = M.make_plan(graph, self.job, self, beat)
+    return self.plan:json()
+  end, self.beat_s)
+  self.plan = self.plan or core.from_json(text)
   local hashes = groups.group(self.everybody):exchange(graph:hash() .. ' ' .. self.plan:hash())
   for r, hash in ipairs(hashes) do
     if hash ~= hashes[1] then

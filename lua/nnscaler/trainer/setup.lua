@@ -112,20 +112,21 @@ local function describe(t)
   end
 end
 
---- Makes model and data of a job.
+--- Makes what a program is written of: model and data.
 ---@param t nnscaler.Trainer
+---@param units integer scale units
 ---@return integer micro-batches of a scale unit, a step
-function M.parts(t)
+function M.parts(t, units)
   local job = t.args
-  local accumulation = batches.accumulation(job, t.units)
+  local accumulation = batches.accumulation(job, units)
   t.model = M.model(job)
   t.train_loader, t.val_loader, t.dataset = loaders(job)
-  t.span = batches.span(job, t.train_loader.per_epoch, accumulation * t.units)
+  t.span = batches.span(job, t.train_loader.per_epoch, accumulation * units)
   set_precision(t)
   return accumulation
 end
 
---- Makes what a program is written of: model, data and engine.
+--- Makes model, data and engine.
 ---@param t nnscaler.Trainer
 function M.build(t)
   local job = t.args
@@ -137,7 +138,7 @@ function M.build(t)
     t.units, t.unit = t.sharing.units, t.sharing.unit
   end
   set_process(t)
-  local accumulation = M.parts(t)
+  local accumulation = M.parts(t, t.units)
   if t.sharing then t.sharing.micro_batches = accumulation end
   make_engine(t)
 end

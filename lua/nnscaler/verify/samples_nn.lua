@@ -44,7 +44,12 @@ local function norms(add, m)
   add('rms_norm', { f(2, 4, 6), { 6 }, f(6) }, { f(4, 6), { 6 } })
   add('native_layer_norm', { f(2, 4, 6), { 6 }, f(6), f(6), 1e-5 },
     { n = 5, f(4, 6), { 6 }, nil, nil, 1e-5 })
-  add('_fused_rms_norm', { f(2, 4, 6), { 6 }, f(6), 1e-5 })
+  add('_fused_rms_norm nnscaler::rms_norm', { f(2, 4, 6), { 6 }, f(6), 1e-5 })
+  add('nnscaler::rms_norm_backward',
+    { f(2, 4, 6), f(2, 4, 6), { 6 }, pos(2, 4, 1), f(6), { true, true } },
+    { n = 6, f(4, 6), f(4, 6), { 6 }, pos(4, 1), nil, { true, false } })
+  add('nnscaler::linear_input', { f(2, 3, 6), f(6, 4) }, { f(6), f(6, 4) })
+  add('nnscaler::linear_weight', { f(2, 3, 6), f(2, 3, 4) }, { f(6), f(4) })
   add('native_layer_norm_backward',
     { f(2, 4, 6), f(2, 4, 6), { 6 }, f(2, 4, 1), pos(2, 4, 1), f(6), f(6), { true, true, true } },
     { n = 8, f(4, 6), f(4, 6), { 6 }, f(4, 1), pos(4, 1), f(6), nil, { true, true, false } })

@@ -1,0 +1,121 @@
+--- `nnscaler compile` for several ranks: one process writes all files, a run uses them, also from
+--- another folder; and what it takes for a model of 8 billion parameters.
+local base = require 'nnscaler._C.base'
+local shell = require 'tests.cli.support.shell'
+
+local folder, remove = shell.folder()
+teardown(remove)
+
+local tiny = 'recipes/nanogpt.lua preset=tiny threads=1 pas_policy=tp max_val_steps=1'
+local two = 'compute_config.runtime_ngpus=2'
+
+local function train(gen, more)
+  return shell.nnscaler(('run %s -n 2 comm.backend=local stop_after_steps=1 gen_savedir=%s/%s '
+    .. 'checkpoint.save_dir=%s/%s.saved %s'):format(tiny, folder, gen, folder, gen, more or ''))
+end
+
+describe('nnscaler compile for two ranks', function()
+  setup(function()
+    shell.nnscaler(('compile %s %s gen_savedir=%s/gen'):format(tiny, two, folder))
+  end)
+
+  it('writes the files of both, the same bytes in every process', function()
+    local said, code = shell.nnscaler(('compile %s %s gen_savedir=%s/again --log-level error')
+      :format(tiny, two, folder))
+    assert.equal(0, code, said)
+    local want = {}
+    for _, name in ipairs { 'gencode0.lua', 'gencode1.lua', 'gencode0.eval.lua',
+      'gencode1.eval.lua' } do
+      want[#want + 1] = ('%s/again/GPT/%s\n'):format(folder, name)
+      assert.equal(base.file_read(('%s/again/GPT/%s'):format(folder, name)),
+        base.file_read(('%s/gen/GPT/%s'):format(folder, name)))
+    end
+    assert.equal(table.concat(want), said)
+  end)
+
+  it('gives a run what it runs, from another folder too', function()
+    shell.run(('cp -r %s/gen %s/moved'):format(folder, folder))
+    local said, code = train('moved', 'gen_reuse=match')
+    assert.equal(0, code, said)
+    assert.truthy(said:find('moved/GPT/gencode0.lua is up to date', 1, true), said)
+    assert.is_nil(said:find('written to', 1, true), said)
+  end)
+
+  it('gives the first difference to a run with other settings', function()
+    local said, code = train('gen', 'gen_reuse=match compute_config.plan_ngpus=1 pas_policy=dp')
+    assert.equal(1, code)
+    assert.truthy(said:find('compute_config.plan_ngpus: 2 in the file, 1 now', 1, true), said)
+  end)
+
+  it('leaves edited files alone, and says that they run', function()
+    shell.run(('cp -r %s/gen %s/mine'):format(folder, folder))
+    local path = folder .. '/mine/GPT/gencode1.lua'
+    local edited = base.file_read(path) .. '-- mine\n'
+    base.file_write(path, edited, 'test')
+    local said, code = train('mine')
+    assert.equal(0, code, said)
+    assert.truthy(said:find('gencode1.lua was edited by hand: it runs as it is', 1, true), said)
+    said, code = shell.nnscaler(('compile %s %s gen_savedir=%s/mine gen_reuse=override')
+      :format(tiny, two, folder))
+    assert.equal(1, code)
+    assert.truthy(said:find('gencode1.lua was edited by hand; gen_reuse=override would overwrite '
+      .. 'it', 1, true), said)
+    assert.equal(edited, base.file_read(path))
+  end)
+
+  it('reports memory of each rank', function()
+    local said = shell.nnscaler(('compile %s %s gen_savedir=%s/gen --report --log-level error')
+      :format(tiny, two, folder))
+    assert.truthy(said:find('\n *rank +weights +gradients +saved +peak +total\n *0 +%d'), said)
+  end)
+
+  it('refuses what it cannot write', function()
+    local said, code = shell.nnscaler(('compile %s %s --rank 2'):format(tiny, two))
+    assert.truthy(said:find('[compile.rank] --rank is 2; expected 0 to 1', 1, true), said)
+    assert.equal(2, code)
+    said, code = shell.nnscaler(('compile %s compute_config.plan_ngpus=2 '
+      .. 'compute_config.runtime_ngpus=3'):format(tiny))
+    assert.truthy(said:find('expected a multiple of plan_ngpus = 2', 1, true), said)
+    assert.equal(2, code)
+  end)
+end)
+
+-- Compiles in a process of its own; returns its seconds of CPU.
+local function seconds(name, more)
+  local said, code = shell.run(("bash -c \"time '%s' compile recipes/llama3.lua preset=8b "
+    .. "pas_policy=tests/bench/layers_policy.lua gen_savedir=%s/%s %s\""):format(shell.binary,
+    folder, name, more))
+  assert.equal(0, code, said)
+  local function of(what)
+    local minutes, rest = said:match(what .. '%s+(%d+)m([%d.]+)s')
+    return minutes * 60 + rest
+  end
+  return of 'user' + of 'sys'
+end
+
+describe('LLaMA-8B', function()
+  it('is compiled for 8 ranks within 3 s, at most 300 lines of 100 columns each', function()
+    local cpu = seconds('8b', 'compute_config.plan_ngpus=8 pas_config.pipeline_nstages=2 '
+      .. 'compute_config.runtime_ngpus=8')
+    for rank = 0, 7 do
+      local text, lines = base.file_read(('%s/8b/Llama/gencode%d.lua'):format(folder, rank)), 0
+      for line in text:gmatch '([^\n]*)\n' do
+        lines = lines + 1
+        assert.is_true(#line:gsub('[\128-\191]', '') <= 100, line)
+      end
+      assert.is_true(lines <= 300, ('rank %d: %d lines'):format(rank, lines))
+    end
+    local start = base.clock()
+    local program = assert(loadfile(folder .. '/8b/Llama/gencode3.lua'))()
+    assert.equal('function', type(program.forward))
+    cpu = cpu + base.clock() - start
+    assert.is_true(cpu <= 3, ('%.2f s'):format(cpu))
+  end)
+
+  it('is compiled for any one of 1,024 ranks within 5 s', function()
+    local cpu = seconds('1024', 'compute_config.plan_ngpus=128 pas_config.pipeline_nstages=16 '
+      .. 'compute_config.runtime_ngpus=1024 --rank 1001')
+    assert.truthy(base.file_exists(folder .. '/1024/Llama/gencode1001.lua'))
+    assert.is_true(cpu <= 5, ('%.2f s'):format(cpu))
+  end)
+end)
