@@ -8,6 +8,7 @@
 #include "lower/lower.h"
 #include "lower/rule.h"
 #include "lower/signature.h"
+#include "lower/traffic.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -171,6 +172,24 @@ int fallbacks(lua_State* L) {
   }
   return 1;
 }
+// List of { segment, op, ranks, bytes }: what the rank sends, as lower/traffic.h says.
+int traffic(lua_State* L) {
+  const auto list = lower::traffic(program(L));
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    lua_createtable(L, 0, 4);
+    push_string(L, list[i].segment);
+    lua_setfield(L, -2, "segment");
+    push_string(L, list[i].op);
+    lua_setfield(L, -2, "op");
+    lua_pushinteger(L, list[i].ranks);
+    lua_setfield(L, -2, "ranks");
+    lua_pushnumber(L, static_cast<double>(list[i].bytes));
+    lua_setfield(L, -2, "bytes");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
 template <std::vector<std::string> Lowered::* Lines>
 int lines(lua_State* L) {
   const auto& list = check_program(L).*Lines;
@@ -233,7 +252,8 @@ int open(lua_State* L) {
                              {"constants", guarded<constants>},
                              {"fallbacks", guarded<fallbacks>},
                              {"notes", guarded<lines<&Lowered::notes>>},
-                             {"warnings", guarded<lines<&Lowered::warnings>>}});
+                             {"warnings", guarded<lines<&Lowered::warnings>>},
+                             {"traffic", guarded<traffic>}});
   lua_newtable(L);
   script::set_functions(L, {{"lower", guarded<lower_graph>},
                             {"rules", guarded<rules>},

@@ -22,6 +22,16 @@ function M.group(ranks)
   return group
 end
 
+---Payload bytes that this rank has sent so far.
+---@return integer
+function M.bytes_sent()
+  local total = 0
+  for _, group in require('nnscaler.sorted').sorted_pairs(groups) do
+    total = total + group:bytes_sent()
+  end
+  return total
+end
+
 ---Sums over the group.
 ---@param x nnscaler.Tensor
 ---@param ranks integer[]

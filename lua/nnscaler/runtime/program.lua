@@ -77,7 +77,7 @@ function Engine:build(graph, training)
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
   end
   return {
-    forward = segments.forward, backward = segments.backward,
+    program = program, forward = segments.forward, backward = segments.backward,
     context = { seed = self.job.seed or 0, step = 0, micro = 0, constants = constants },
   }
 end
@@ -178,11 +178,12 @@ end
 --- Writes the program for samples of this kind, as far as it is not there yet.
 ---@param sample any
 ---@param training boolean
+---@return userdata program nnscaler.Program
 function Engine:compile(sample, training)
   local args, n = sample_of.arguments(self.job, sample)
   args.n = n
   local cache = training and self.training or self.evaluation
-  cache:get(args, training)
+  return cache:get(args, training).program
 end
 
 --- Forgets all gradients.

@@ -1,0 +1,44 @@
+--- The plans of the matrix. Each: name, policy, plan = plan_ngpus, ranks, micro = micro-batches of a
+--- step over all units, config = pas_config;
+---   only      communication that may occur in the program (nil: any); {} none
+---   less      every rank holds fewer weights than the whole, of the models in `spread`
+---   odd       also for the models of group 'odd'
+local M = {}
+
+local exchanges = { 'send', 'receive' }
+
+M.plans = {
+  { name = 'one device', policy = 'dp', plan = 1, ranks = 1, micro = 3, only = {}, odd = true },
+  { name = 'dp 2', policy = 'dp', plan = 1, ranks = 2, micro = 3, only = {}, odd = true },
+  { name = 'dp 4', policy = 'dp', plan = 1, ranks = 4, micro = 6, only = {} },
+  { name = 'data 2', policy = 'data', plan = 2, ranks = 2, micro = 3, odd = true },
+  { name = 'data 4', policy = 'data', plan = 4, ranks = 4, micro = 3 },
+  { name = 'tp 2', policy = 'tp', plan = 2, ranks = 2, micro = 3, odd = true },
+  { name = 'tp 2 (seed 2)', policy = 'tp', plan = 2, ranks = 2, micro = 3, config = { seed = 2 },
+    odd = true },
+  { name = 'tp 4', policy = 'tp', plan = 4, ranks = 4, micro = 3, config = { seed = 3 } },
+  { name = 'tp 2 × dp 2', policy = 'tp', plan = 2, ranks = 4, micro = 3, config = { seed = 4 } },
+  { name = 'pp 2', policy = 'pp', plan = 2, ranks = 2, micro = 3, only = exchanges, less = true,
+    odd = true },
+  { name = 'pp 4, gpipe', policy = 'pp', plan = 4, ranks = 4, micro = 3,
+    config = { pipeline_scheduler = 'gpipe' }, only = exchanges, less = true },
+  { name = 'pp 2 × dp 2', policy = 'pp', plan = 2, ranks = 4, micro = 6, only = exchanges,
+    less = true },
+  { name = 'hybrid 2 × 2', policy = 'hybrid', plan = 4, ranks = 4, micro = 3,
+    config = { pipeline_nstages = 2 }, less = true },
+  { name = 'hybrid 2 × 2 × 2', policy = 'hybrid', plan = 4, ranks = 8, micro = 6,
+    config = { pipeline_nstages = 2 }, less = true },
+}
+
+--- Models that have too few operators for the stages of a plan, with the refusal they get.
+M.refused = {
+  ['no parameters'] = { ['pp 4, gpipe'] = 'operators do not fill 4 stages' },
+  ['one operator'] = { ['pp 2'] = 'fill', ['pp 4, gpipe'] = 'fill', ['pp 2 × dp 2'] = 'fill',
+    ['hybrid 2 × 2'] = 'fill', ['hybrid 2 × 2 × 2'] = 'fill' },
+}
+
+--- Models whose weights lie all along the model: where a plan has stages, no rank holds them all.
+M.spread = { mlp = true, ['gpt tied'] = true, ['gpt untied'] = true, ['gpt dropout'] = true,
+  llama = true, sigmoids = true }
+
+return M
