@@ -145,12 +145,16 @@ int parameters(lua_State* L) {
   }
   return 1;
 }
-int buffers(lua_State* L) {  // the same without what concerns gradients
+int buffers(lua_State* L) {  // the same without what concerns gradients, with carry =
   const lower::Program& p = program(L);
   push_leaves(L, p, p.buffers);
   for (size_t i = 0; i < p.buffers.size(); ++i) {
     lua_rawgeti(L, -1, static_cast<int>(i + 1));
     push_part(L, p.slot(p.buffers[i]));
+    if (i < p.carries.size() && p.carries[i]) {
+      lua_pushnumber(L, *p.carries[i]);
+      lua_setfield(L, -2, "carry");
+    }
     lua_pop(L, 1);
   }
   return 1;
@@ -172,6 +176,11 @@ int fallbacks(lua_State* L) {
   }
   return 1;
 }
+int returns(lua_State* L) {  // (program) → whether its forward hands out loss and results
+  lua_pushboolean(L, !program(L).outputs.empty());
+  return 1;
+}
+
 // List of { segment, op, ranks, bytes }: what the rank sends, as lower/traffic.h says.
 int traffic(lua_State* L) {
   const auto list = lower::traffic(program(L));
@@ -253,6 +262,7 @@ int open(lua_State* L) {
                              {"fallbacks", guarded<fallbacks>},
                              {"notes", guarded<lines<&Lowered::notes>>},
                              {"warnings", guarded<lines<&Lowered::warnings>>},
+                             {"returns", guarded<returns>},
                              {"traffic", guarded<traffic>}});
   lua_newtable(L);
   script::set_functions(L, {{"lower", guarded<lower_graph>},

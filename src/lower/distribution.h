@@ -43,7 +43,7 @@ class Distribution {
   int first_rank() const { return first_rank_; }  // of the device's scale unit
   int world() const { return plan_ ? plan_->runtime_ngpus : 1; }
   int stage() const { return stage_; }
-  bool is_last() const { return stage_ == loss_stage_; }  // the stage that makes the loss
+  bool is_last() const { return stage_ == last_stage_; }  // the stage that returns loss and results
   const std::vector<int>& devices() const { return devices_of(stage_); }  // of this stage
   bool is_here(const graph::Node& node) const { return stage_of(node) == stage_; }
   // The recompute region of a call: the plan's group where it has one, else that of the model, -1:
@@ -96,15 +96,19 @@ class Distribution {
   OperandUse home_in(int value, int stage) const;
   // Global devices (of the plan) whose gradients are addends of one total, for a piece; sorted.
   std::vector<std::vector<int>> addend_groups(int value, int stage, const Piece& piece) const;
+<<<<<<< HEAD
   // Per stage that reads the value, this one first: global ranks that hold addends of the gradient
   // of this device's piece. `holders` gets the number of ranks that hold the piece.
   std::vector<Shape> addends(int value, int* holders) const;
   void find_loss_stage();
+=======
+  void find_last_stage();
+>>>>>>> ca36e5e (Let results come from any stage; mend what the matrix found)
   void find_uses();
 
   const graph::Graph& graph_;
   std::shared_ptr<const plan::Plan> plan_;
-  int device_ = 0, first_rank_ = 0, stage_ = 0, loss_stage_ = 0;
+  int device_ = 0, first_rank_ = 0, stage_ = 0, last_stage_ = 0;
   std::vector<int> alone_{0};
   plan::Fitted fitted_;  // empty without a plan
   std::shared_ptr<const Homes> homes_;

@@ -12,6 +12,7 @@
 #include "lower/distribution.h"
 #include "lower/exchange.h"
 #include "lower/passes.h"
+#include "lower/running.h"
 #include "lower/tape.h"
 
 namespace nns::lower {
@@ -103,12 +104,34 @@ class Lowering {
     bind(graph_.inputs, SlotRole::input, nullptr);
     bind(graph_.parameters, SlotRole::parameter, &program.parameters);
     bind(graph_.buffers, SlotRole::buffer, &program.buffers);
+    if (graph_.training && where_.planned() && options_.plan->units() > 1)
+      for (int id : graph_.buffers)
+        if (where_.is_used_here(id)) program.carries.push_back(carry_of(id));
     std::vector<int> constants;
     for (const auto& value : graph_.values)
       if (value.role == Role::constant) constants.push_back(value.id);
     bind(constants, SlotRole::constant, &program.constants);
     for (int id : constants)
       program.constant_data.push_back(graph_.values[static_cast<size_t>(id)].data);
+  }
+
+  // How updates of a buffer by several scale units are put in order.
+  std::optional<double> carry_of(int id) const {
+    const auto& updates = graph_.buffer_updates;
+    if (std::none_of(updates.begin(), updates.end(), [&](auto u) { return u.first == id; }))
+      return {};
+    const Running how = running(graph_, id);
+    if (how.read || !how.carry)
+      throw Error(
+          ErrorKind::plan,
+          fmt::format("[lower.buffer] every micro-batch writes buffer '{}', {}; {} scale units "
+                      "cannot see each other's writes",
+                      graph_.value({id}).name,
+                      how.read ? "and results depend on what it held"
+                               : "and not as a factor times the old content plus something new",
+                      options_.plan->units()),
+          "use one scale unit (plan_ngpus = runtime_ngpus), or update it outside of training");
+    return how.carry;
   }
 
   // The slot that holds a value as it was made; a parameter that rests in shards is gathered at its

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 
+#include "annotate/op_table.h"
 #include "base/error.h"
 
 namespace nns::lower {
@@ -26,6 +27,27 @@ Axis axis_of(const TensorSplit& split, int parts, const graph::Node& node) {
          "[lower.place] {} {}: a split cuts {} dimensions of one tensor; expected one", node.module,
          node.op, split.axes.size());
   return {parts, AxisKind::split, split.axes[0]};
+}
+
+// Tensor operands whose new contents are further outputs of a node, behind those of its schema, in
+// that order.
+std::vector<size_t> written_operands(const graph::Node& node) {
+  std::vector<size_t> out;
+  const annotate::OpInfo* info = annotate::find(node.op);
+  if (info == nullptr || info->mutates.empty()) return out;
+  size_t operand = 0;
+  for (const graph::NamedArg& a : node.args) {
+    const auto* ref = std::get_if<graph::ValueRef>(&a.value);
+    const bool tensor = ref != nullptr && ref->id >= 0;
+    if (tensor &&
+        std::find(info->mutates.begin(), info->mutates.end(), a.name) != info->mutates.end())
+      out.push_back(operand);
+    if (tensor) ++operand;
+    if (const auto* list = std::get_if<std::vector<graph::ValueRef>>(&a.value))
+      operand += static_cast<size_t>(
+          std::count_if(list->begin(), list->end(), [](graph::ValueRef r) { return r.id >= 0; }));
+  }
+  return out;
 }
 
 // The devices of a node once each; those that stand in a row run their parts in turns.
@@ -100,17 +122,22 @@ class Cutter {
     if (!binding_)
       fail(ErrorKind::plan, "[lower.place] {}: the plan splits it, but it has no annotation",
            plan::to_string(op_.key));
-    return binding_->split(step.input, step.dim, step.parts, step.uneven);
+    annotate::Split split = binding_->split(step.input, step.dim, step.parts, step.uneven);
+    for (const size_t operand : written_operands(node_))
+      if (split.outputs.size() < node_.outputs.size())
+        split.outputs.push_back(split.inputs.at(operand));
+    return split;
   }
   // Arguments of part `part` of the split, from those of what was cut before.
   std::vector<graph::NamedArg> narrow(const std::vector<graph::NamedArg>& args,
                                       const annotate::Split& split, int part, int parts,
                                       bool keep) {
-    auto [it, added] = lengths_.try_emplace(split.identifier, binding_->length(split.identifier));
+    const int64_t total = binding_->length(split.identifier);
+    auto [it, added] = lengths_.try_emplace(split.identifier, total);
     const Range mine = part_of({0, it->second}, part, parts);
     const annotate::CallView view(
         node_.op, args, [&](int id) -> const TensorType& { return graph_.value({id}).type; });
-    auto out = annotate::local_args(view, split, {mine.start, mine.length(), it->second});
+    auto out = annotate::local_args(view, split, {mine.start, mine.length(), it->second, total});
     if (keep) it->second = mine.length();
     return out;
   }

@@ -4,6 +4,7 @@
 // are marked here.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -86,6 +87,9 @@ struct Program {
   std::vector<int> parameters, buffers, constants;  // slot ids
   std::vector<std::string> constant_data;           // elements of each constant, as in graph::Value
   std::vector<Share> shares;                        // of each parameter; empty on one rank
+  // Of each buffer that every micro-batch writes while other scale units write theirs: new content
+  // = carry · old content + what the micro-batch gives.
+  std::vector<std::optional<double>> carries;
   std::vector<Segment> segments;
   // One period of the micro-batch loop (one device: forward, backward of micro-batch 0).
   std::vector<ScheduleEntry> schedule;

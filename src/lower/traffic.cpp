@@ -111,9 +111,7 @@ std::vector<Traffic> traffic(const Program& program) {
       continue;
     const TensorType& type = program.slot(slot).type;
     const auto n = static_cast<int64_t>(group.size());
-    out.push_back({"",
-                   "comm::all_reduce",
-                   static_cast<int>(n),
+    out.push_back({"", "comm::all_reduce", static_cast<int>(n),
                    all_reduce_elements(numel(type.shape), n) * size_of(type.dtype)});
   }
   return out;

@@ -86,6 +86,7 @@ end
 function Engine:take_parts(program)
   local seed, parts = self.job.seed or 0, {}
   self.shares = program:parameters()
+  self.sharing:learn(program, self.shares)
   for _, list in ipairs { self.shares, program:buffers() } do
     for _, leaf in ipairs(list) do parts[leaf.name] = leaf end
   end
@@ -134,6 +135,7 @@ function add_leaves(self, take)
       self.buffers[#self.buffers + 1] = {
         name = entry.name, data = data, persistent = entry.persistent ~= false,
         table = parent, key = key, contents = store.place(self.contents, entry.name),
+        made = {}, carry = self.sharing and self.sharing.parts[entry.name].carry,
       }
     end
   end
@@ -225,14 +227,20 @@ function Engine:seed_of(loss, n)
 end
 
 -- What a micro-batch wrote to buffers is what the next one reads; the buffers themselves change at
--- the end of the step.
-function Engine:turn_buffers()
+-- the end of the step. Where other units run the micro-batches between, each starts from the old
+-- content.
+function Engine:turn_buffers(micro)
+  local apart = self.sharing and self.sharing.units > 1
   for _, buffer in ipairs(self.buffers) do
     local content = buffer.contents[buffer.key]
     if content then
-      if buffer.pending then C.release(buffer.pending) end
-      buffer.pending, buffer.contents[buffer.key] = content, nil
-      buffer.table[buffer.key] = content
+      buffer.contents[buffer.key] = nil
+      if apart then
+        table.insert(buffer.made, { micro = micro, content = content })
+      else
+        if buffer.pending then C.release(buffer.pending) end
+        buffer.pending, buffer.table[buffer.key] = content, content
+      end
     end
   end
 end
@@ -248,19 +256,25 @@ function Engine:drop_contents()
 end
 
 function Engine:commit_buffers()
-  for _, buffer in ipairs(self.buffers) do
-    if buffer.pending then
-      tensor.no_grad(function() buffer.data:copy_(buffer.pending) end)
-      C.release(buffer.pending)
-      buffer.table[buffer.key], buffer.pending = buffer.data, nil
+  tensor.no_grad(function()
+    for _, buffer in ipairs(self.buffers) do
+      if buffer.carry then
+        buffer.data:copy_(self.sharing:in_order(buffer.data:detach(), buffer.made, buffer.carry))
+        for _, m in ipairs(buffer.made) do C.release(m.content) end
+        buffer.made = {}
+      elseif buffer.pending then
+        buffer.data:copy_(buffer.pending)
+        C.release(buffer.pending)
+        buffer.table[buffer.key], buffer.pending = buffer.data, nil
+      end
     end
-  end
+  end)
 end
 
 -- A step that failed leaves buffers as they were before it.
 function Engine:reset_buffers()
   for _, buffer in ipairs(self.buffers) do
-    buffer.table[buffer.key], buffer.pending = buffer.data, nil
+    buffer.table[buffer.key], buffer.pending, buffer.made = buffer.data, nil, {}
     buffer.contents[buffer.key] = nil
   end
 end
@@ -294,7 +308,7 @@ function Engine:forward(sample, step, micro, idle)
     C.run(program.forward, self.tensors, pass.saved, self.contents, self:inputs(args, n_args),
       context),
   }
-  if idle then self:drop_contents() else self:turn_buffers() end
+  if idle then self:drop_contents() else self:turn_buffers(micro) end
   local loss = results[1]
   if loss then -- else another stage makes it
     pass.loss, pass.n = loss, idle and 0 or sample_of.weight(sample, results[2])

@@ -69,7 +69,7 @@ function Sharing:plan_for(graph)
   return self.plan
 end
 
--- This rank's stage of the plan, and whether it is the one of its unit that tells the loss.
+-- This rank's stage of the plan.
 function Sharing:take_place(info)
   local device = self.rank % self.plan_ngpus
   local mine = {}
@@ -85,8 +85,26 @@ function Sharing:take_place(info)
   self.stage = mine[1]
   -- Scale units wait for each other in every micro-batch.
   self.lockstep = info.sharded and self.units > 1
-  self.reports = device == info.stages[#info.stages][1]
+  self.first_of_stage = device == info.stages[self.stage + 1][1]
   if #info.stages > 1 then self.staged = stages.new(info, self.stage) end
+end
+
+--- Learns from this rank's program whether the rank is the one of its unit that tells the loss, and
+--- agrees with the others which parameters have gradients: a rank may hold one that only another
+--- rank's stage has a gradient for.
+---@param program userdata nnscaler.Program
+---@param shares { name: string, gradient: boolean }[]
+function Sharing:learn(program, shares)
+  self.reports = self.first_of_stage and program:returns()
+  local mine = {}
+  for _, share in ipairs(shares) do
+    if share.gradient then mine[#mine + 1] = share.name end
+  end
+  local any = {}
+  for _, text in ipairs(groups.group(self.everybody):exchange(base.json_encode(mine))) do
+    for _, name in ipairs(base.json_decode(text)) do any[name] = true end
+  end
+  for _, share in ipairs(shares) do share.gradient = any[share.name] or false end
 end
 
 --- Sums the gradients of parameters whose addends lie on several ranks.
@@ -107,6 +125,22 @@ end
 function Sharing:over_all(numbers, how)
   local t = tensor.tensor(numbers, { dtype = 'float64' })
   return groups.group(self.everybody):all_reduce(t, how or 'sum'):tolist()
+end
+
+--- The content of a buffer after a step in which each micro-batch of every unit made a new content
+--- of the old one: new = carry · old + what the micro-batch gave, in order of micro-batch.
+---@param old nnscaler.Tensor
+---@param made { micro: integer, content: nnscaler.Tensor }[] of this unit; micro: global number
+---@param carry number
+---@return nnscaler.Tensor
+function Sharing:in_order(old, made, carry)
+  local group = groups.group(self.across)
+  local total = group:all_reduce(tensor.tensor({ #made }, { dtype = 'int64' })):item()
+  local sum = old:zeros_like()
+  for _, m in ipairs(made) do
+    sum = sum + (m.content - old * carry) * carry ^ (total - 1 - m.micro)
+  end
+  return group:all_reduce(sum) + old * carry ^ total
 end
 
 --- How many micro-batches every scale unit runs: as many as the one that has most of them, where

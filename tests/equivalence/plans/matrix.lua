@@ -11,6 +11,10 @@ M.plans = {
   { name = 'one device', policy = 'dp', plan = 1, ranks = 1, micro = 3, only = {}, odd = true },
   { name = 'dp 2', policy = 'dp', plan = 1, ranks = 2, micro = 3, only = {}, odd = true },
   { name = 'dp 4', policy = 'dp', plan = 1, ranks = 4, micro = 6, only = {} },
+  { name = 'fsdp 2', policy = 'fsdp', plan = 1, ranks = 2, micro = 3, less = true, odd = true,
+    only = { 'all_gather', 'reduce_scatter' } },
+  { name = 'fsdp 4', policy = 'fsdp', plan = 1, ranks = 4, micro = 6, less = true,
+    only = { 'all_gather', 'reduce_scatter' } },
   { name = 'data 2', policy = 'data', plan = 2, ranks = 2, micro = 3, odd = true },
   { name = 'data 4', policy = 'data', plan = 4, ranks = 4, micro = 3 },
   { name = 'tp 2', policy = 'tp', plan = 2, ranks = 2, micro = 3, odd = true },
@@ -30,11 +34,15 @@ M.plans = {
     config = { pipeline_nstages = 2 }, less = true },
 }
 
---- Models that have too few operators for the stages of a plan, with the refusal they get.
+--- What is refused: by model and plan, a pattern of the message.
+local few = 'operators do not fill'
+local one = { ['pp 2'] = few, ['pp 4, gpipe'] = few, ['pp 2 × dp 2'] = few,
+  ['hybrid 2 × 2'] = few, ['hybrid 2 × 2 × 2'] = few }
 M.refused = {
-  ['no parameters'] = { ['pp 4, gpipe'] = 'operators do not fill 4 stages' },
-  ['one operator'] = { ['pp 2'] = 'fill', ['pp 4, gpipe'] = 'fill', ['pp 2 × dp 2'] = 'fill',
-    ['hybrid 2 × 2'] = 'fill', ['hybrid 2 × 2 × 2'] = 'fill' },
+  ['no parameters'] = { ['pp 4, gpipe'] = few }, ['one operator'] = one,
+  ['odd: one operator'] = one, ['odd: a parameter as the only operand'] = one,
+  -- unit 1 would have to see what unit 0 has just written
+  ['odd: a buffer that counts'] = { ['dp 2'] = "buffer 'mean'", ['fsdp 2'] = "buffer 'mean'" },
 }
 
 --- Models whose weights lie all along the model: where a plan has stages, no rank holds them all.

@@ -139,7 +139,7 @@ model('in place', function(self) self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 
     local y = self.a(s.x)
     y:mul_(2):add_(s.x)
     local z = self.b(y:relu_())
-    z:sigmoid_():masked_fill_(s.x:gt(0.5), 0)
+    z:masked_fill_(s.x:gt(0.5), 0):sigmoid_()
     return (z * y):mean()
   end, rows)
 
