@@ -36,6 +36,7 @@ Command generate_command();
 Command checkpoint_command();
 Command doctor_command();
 Command test_command();
+Command verify_command();
 Command version_command();
 
 const std::vector<Command>& commands();

@@ -213,7 +213,7 @@ int run_script(int argc, char** argv) {  // argv: nnscaler FILE.lua arguments…
 const std::vector<Command>& commands() {
   static const std::vector<Command> all{run_command(),        compile_command(), generate_command(),
                                         checkpoint_command(), doctor_command(),  test_command(),
-                                        version_command()};
+                                        verify_command(),     version_command()};
   return all;
 }
 

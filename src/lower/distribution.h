@@ -96,14 +96,10 @@ class Distribution {
   OperandUse home_in(int value, int stage) const;
   // Global devices (of the plan) whose gradients are addends of one total, for a piece; sorted.
   std::vector<std::vector<int>> addend_groups(int value, int stage, const Piece& piece) const;
-<<<<<<< HEAD
   // Per stage that reads the value, this one first: global ranks that hold addends of the gradient
   // of this device's piece. `holders` gets the number of ranks that hold the piece.
   std::vector<Shape> addends(int value, int* holders) const;
-  void find_loss_stage();
-=======
   void find_last_stage();
->>>>>>> ca36e5e (Let results come from any stage; mend what the matrix found)
   void find_uses();
 
   const graph::Graph& graph_;

@@ -72,7 +72,7 @@ Traffic moved(const Program& program, const Instr& instr) {
   } else if (instr.op == "comm::all_gather") {
     const int64_t dim = call.integer("dim");
     elements = (n - 1) * with_length(shape, dim, up(call.integer("whole"), n));
-  } else if (instr.op == "comm::reduce_scatter") {
+  } else if (instr.op == "comm::reduce_scatter" || instr.op == "comm::scatter_gradient") {
     const int64_t dim = call.integer("dim");
     elements = (n - 1) * with_length(shape, dim, up(length(dim), n));
   } else if (instr.op == "comm::all_to_all") {

@@ -111,13 +111,19 @@ function M.compare(got, want, part)
         row('gradient', name, relative(a, part(name, b), b))
       end
     end
-    local now, then_ = got.weights[name], part(name, want.weights[name])
-    if zero then
-      local steps = #want.steps * want.lr * math.sqrt(math.max(1, now:numel()))
-      row('weight', name, norm(now:to 'float64' - then_:to 'float64') / steps, true)
-    else
-      row('weight', name, relative(now, then_, want.weights[name]))
+    -- Where the gradient is rounding noise, Adam makes steps of some size of it.
+    local now, later = got.weights[name]:to 'float64', part(name, want.weights[name])
+    local delta = now - later:to 'float64'
+    if b then
+      local noise = part(name, b):abs():le(1e-10 * all)
+      local left = norm(delta:masked_fill(noise:logical_not(), 0))
+      if left > 0 then
+        row('weight', name, left / (#want.steps * want.lr * math.sqrt(noise:sum():item())), true)
+      end
+      delta = delta:masked_fill(noise, 0)
     end
+    local scale = norm(want.weights[name])
+    row('weight', name, norm(delta) / (scale > 0 and scale or 1))
   end
   for name, buffer in require('nnscaler.sorted').sorted_pairs(got.buffers) do
     local whole = want.buffers[name]
