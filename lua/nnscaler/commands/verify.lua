@@ -1,5 +1,5 @@
---- `nnscaler verify`: runs a job's model under its plan on rank threads in float64, beside eager=true
---- on one device, and reports what differs and where.
+--- `nnscaler verify`: runs a job's model under its plan on rank threads in float64, beside
+--- eager=true on one device, and reports what differs and where.
 local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local ranks = require 'nnscaler.ranks'
@@ -111,7 +111,8 @@ function M.run(opts)
   local rows, bad = gather(results), 0
   print_report(results[1], rows)
   for _, row in ipairs(rows) do
-    if not (row.difference <= row.limit) then bad = bad + 1 end
+    local fits = row.difference <= row.limit -- NaN does not
+    if not fits then bad = bad + 1 end
   end
   print(bad == 0 and '\nThe plan equals one device.'
     or ('\n%d of %d comparisons differ.'):format(bad, #rows))

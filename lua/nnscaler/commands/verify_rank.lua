@@ -1,5 +1,5 @@
---- One rank of `nnscaler verify`: trains under the plan; rank 0 also trains on one device, and every
---- rank compares its parts.
+--- One rank of `nnscaler verify`: trains under the plan; rank 0 also trains on one device, and
+--- every rank compares its parts.
 local base = require 'nnscaler._C.base'
 local batches = require 'nnscaler.trainer.batches'
 local comm = require 'nnscaler._C.comm'

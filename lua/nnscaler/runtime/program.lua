@@ -373,6 +373,7 @@ function Engine:train_step(samples, context)
   self:reset_buffers()
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   local shared = self.sharing
+  if shared then shared:check_samples(samples, context.step or 0) end
   local count = shared and shared:rounds(#samples) or #samples
   for _, action in ipairs(self:order(count)) do
     local k = action.micro

@@ -5,6 +5,7 @@ local comm = require 'nnscaler._C.comm'
 local fail = require 'nnscaler.fail'
 local groups = require 'nnscaler.runtime.comm'
 local policies = require 'nnscaler.policies'
+local sorted = require 'nnscaler.sorted'
 local stages = require 'nnscaler.runtime.stages'
 local tensor = require 'nnscaler.tensor'
 
@@ -46,6 +47,8 @@ function M.new(job)
   for r = 0, size - 1 do self.everybody[r + 1] = r end
   self.units = size / plan_ngpus
   self.unit = math.floor(self.rank / plan_ngpus)
+  self.together = {} -- the ranks of this scale unit
+  for d = 0, plan_ngpus - 1 do self.together[d + 1] = self.unit * plan_ngpus + d end
   return self
 end
 
@@ -114,6 +117,48 @@ function Sharing:reduce(shares, gradient)
   for _, share in ipairs(shares) do
     if share.reduce and share.gradient then
       groups.group(share.reduce):all_reduce(gradient(share))
+    end
+  end
+end
+
+-- A hash of a micro-batch: tensors with their contents, other values as text.
+local function fingerprint(sample)
+  local parts, hash = {}, require('nnscaler._C.train').fingerprint
+  local function walk(value)
+    if type(value) == 'userdata' then
+      parts[#parts + 1] = hash(value)
+    elseif type(value) == 'table' then
+      for key, item in sorted.sorted_pairs(value) do
+        parts[#parts + 1] = tostring(key)
+        walk(item)
+      end
+    else
+      parts[#parts + 1] = tostring(value)
+    end
+  end
+  walk(sample)
+  return base.hash(table.concat(parts, ' '))
+end
+
+--- Raises when ranks of a scale unit are about to train on different micro-batches. Compares in the
+--- first three steps, then in every hundredth.
+---@param samples any[] of this step
+---@param step integer
+function Sharing:check_samples(samples, step)
+  if self.plan_ngpus == 1 or (step >= 3 and step % 100 ~= 0) then return end
+  local mine = {}
+  for k, sample in ipairs(samples) do mine[k] = fingerprint(sample) end
+  local all = groups.group(self.together):exchange(base.json_encode(mine))
+  local first = base.json_decode(all[1])
+  for r, text in ipairs(all) do
+    local theirs = base.json_decode(text)
+    for k = 1, math.max(#first, #theirs) do
+      if first[k] ~= theirs[k] then
+        fail('data', 'runtime.sample', ('step %d: rank %d has another micro-batch %d than rank %d; '
+          .. 'expected one sample on all ranks of a scale unit'):format(step + 1,
+          self.together[r], k - 1, self.together[1]),
+          'the loader must not depend on the rank, only on the unit: same files, seed and order')
+      end
     end
   end
 end

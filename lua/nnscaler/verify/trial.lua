@@ -1,5 +1,5 @@
---- A few training steps of one engine, recorded so that runs can be compared: what `nnscaler verify`
---- and the plan matrix do with the reference (eager, one device) and with each plan.
+--- A few training steps of one engine, recorded so that runs can be compared: what
+--- `nnscaler verify` and the plan matrix do with the reference (eager, one device) and each plan.
 local optim = require 'nnscaler.optim'
 local tensor = require 'nnscaler.tensor'
 
@@ -100,12 +100,10 @@ function M.compare(got, want, part)
     local a, b = got.gradients[name], want.gradients[name]
     local initial = part(name, want.initial[name])
     row('initial weight', name, relative(got.initial[name], initial, initial))
-    local zero = false
     if (a == nil) ~= (b == nil) then
       row('gradient', name, math.huge) -- only one has a path to the loss
     elseif b then
-      zero = norm(b) <= 1e-10 * all
-      if zero then
+      if norm(b) <= 1e-10 * all then
         row('gradient', name, all > 0 and norm(a) / all or norm(a), true)
       else
         row('gradient', name, relative(a, part(name, b), b))
@@ -154,7 +152,8 @@ function M.share(trial, group)
     local plain = { steps = trial.steps, names = trial.names, lr = trial.lr, tensors = {} }
     for _, field in ipairs(fields) do
       for name, x in sorted.sorted_pairs(trial[field]) do
-        table.insert(plain.tensors, { field = field, name = name, shape = x.shape, dtype = x.dtype })
+        table.insert(plain.tensors,
+          { field = field, name = name, shape = x.shape, dtype = x.dtype })
       end
     end
     text = base.json_encode(plain)

@@ -1,5 +1,5 @@
---- The plans of the matrix. Each: name, policy, plan = plan_ngpus, ranks, micro = micro-batches of a
---- step over all units, config = pas_config;
+--- The plans of the matrix. Each: name, policy, plan = plan_ngpus, ranks, micro = micro-batches of
+--- a step over all units, config = pas_config;
 ---   only      communication that may occur in the program (nil: any); {} none
 ---   less      every rank holds fewer weights than the whole, of the models in `spread`
 ---   odd       also for the models of group 'odd'

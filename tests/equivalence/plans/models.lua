@@ -1,6 +1,6 @@
 --- Models of the plan matrix: small, with random weights everywhere (norms and biases too), and
---- samples that differ from one micro-batch to the next. `group` says how much of the matrix a model
---- meets: 'main' all of it, 'odd' a few plans of each kind.
+--- samples that differ from one micro-batch to the next. `group` says how much of the matrix a
+--- model meets: 'main' all of it, 'odd' a few plans of each kind.
 local F = require 'nnscaler.functional'
 local GPT = require 'nnscaler.models.gpt'
 local Llama = require 'nnscaler.models.llama'

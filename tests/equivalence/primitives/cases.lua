@@ -17,7 +17,7 @@ local function cut_all(graph, where, parts)
 end
 
 M.recompute = {
-  model = 'gpt_dropout', plan = 2,
+  model = 'gpt dropout', plan = 2,
   policy = function(graph, cfg)
     for mlp in graph:modules '*.mlp' do
       graph:recompute(mlp)
@@ -28,7 +28,7 @@ M.recompute = {
 }
 
 M.recompute_in_stages = {
-  model = 'gpt_dropout', plan = 2,
+  model = 'gpt dropout', plan = 2,
   policy = function(graph)
     graph:stage({ graph:module('transformer.h.1'):nodes()[1] }, { { 0 }, { 1 } })
     graph:schedule('1f1b', 3)
