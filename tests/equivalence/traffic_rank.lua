@@ -39,18 +39,20 @@ function M.primitives()
 end
 
 -- Blocks of a column-cut and a row-cut layer, as Megatron cuts them.
+local Block = nn.class 'Block'
+function Block:init()
+  self.fc, self.proj = nn.Linear(5, 12), nn.Linear(12, 5, { bias = false })
+end
+function Block:forward(x) return x + self.proj(F.gelu(self.fc(x))) end
+
 local Blocks = nn.class 'Blocks'
 function Blocks:init()
   self.layers = nn.ModuleList()
-  for _ = 1, 3 do
-    local block = nn.Module()
-    block.fc, block.proj = nn.Linear(5, 12), nn.Linear(12, 5)
-    self.layers:append(block)
-  end
+  for _ = 1, 3 do self.layers:append(Block {}) end
 end
 function Blocks:forward(s)
   local x = s.x
-  for _, block in ipairs(self.layers) do x = x + block.proj(F.gelu(block.fc(x))) end
+  for _, block in ipairs(self.layers) do x = block(x) end
   return x:square():sum()
 end
 models.blocks = {
