@@ -86,7 +86,10 @@ local function gap(want, got)
 end
 
 local function compare(call, program, loss, grads, want_loss, want)
-  local tolerance = math.max(call.tolerance or 0, 1e-11)
+  local tolerance = call.tolerance or 1e-11
+  for _, name in ipairs(sorted_keys(want)) do -- where one operand is narrow, so are sums
+    if want[name] and want[name].dtype == 'float32' then tolerance = 1e-5 end
+  end
   if math.abs(loss - want_loss) > tolerance * math.max(1, math.abs(want_loss)) then
     return ('loss %.17g, expected %.17g'):format(loss, want_loss)
   end
@@ -111,7 +114,6 @@ local function check(call, problems, covered)
   while which <= count do
     local found = {}
     local again, same = harness.model(call, flags, 'dense')
-    -- Weights are at hand, not drawn: they must be one device's in every rank.
     local program = Program.new(again, { seed = SEED, device = 'cpu',
       pas_policy = policy_of(call.op, which, found),
       compute_config = { plan_ngpus = 2, runtime_ngpus = 2 } })

@@ -11,7 +11,7 @@ end
 
 local function run(ops)
   return base.json_decode(comm.run_local(2, 'tests.equivalence.operators_rank', base.json_encode {
-    ops = ops, seeds = { 1, 2 },
+    ops = ops, seeds = { 1 },
   })[1])
 end
 
@@ -41,6 +41,6 @@ describe('operators in parts,', function()
   end
   it('in many ways', function()
     print(('%d ways to cut operators of %d of %d rules'):format(ways, rules, #all))
-    assert.is_true(rules > 0.6 * #all)
+    assert.is_true(rules >= 0.95 * #all)
   end)
 end)

@@ -34,13 +34,14 @@ return function(argument)
     compute_config = { plan_ngpus = case.plan, runtime_ngpus = case.ranks },
     optimizer = { type = 'adamw', args = { lr = 1e-2, weight_decay = 0.1 }, clip_gnorm = 0.5 },
     lr_scheduler = { type = 'cosine', args = { warmup_steps = 5 } },
-    checkpoint = { no_save = true }, gen_savedir = '', enable_progress_bar = false,
+    checkpoint = { no_save = true }, enable_progress_bar = false,
     hook = {
       on_step_end = function(_, step, metrics)
         out.losses[step], out.gnorms[step] = metrics.train_loss, metrics.gnorm
       end,
     },
   }
+  config.gen_savedir = nil
   trainer.new(config):run()
   return base.json_encode(out)
 end

@@ -36,10 +36,9 @@ end
 return function(argument)
   local opts = base.json_decode(argument)
   opts.changes = opts.changes or {}
-  for _, change in ipairs { 'precision=fp64', 'gen_savedir=' } do
-    table.insert(opts.changes, change)
-  end
+  table.insert(opts.changes, 'precision=fp64')
   local job = run.load(opts)
+  job.gen_savedir = nil -- no files
   local t = trainer.new(job)
   setup.build(t)
   local how = {
