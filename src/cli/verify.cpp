@@ -12,8 +12,9 @@ Command verify_command() {
                   {"--log-level", Takes::text, "debug, info, warning, error or off", "LEVEL"}},
       .examples = {"nnscaler verify recipes/nanogpt.lua preset=tiny pas_policy=tp "
                    "compute_config.runtime_ngpus=2"},
-      .notes = "The ranks are threads of this process: runtime_ngpus of them, else plan_ngpus, else\n"
-               "2. Exit code 1: something differs.",
+      .notes =
+          "The ranks are threads of this process: runtime_ngpus of them, else plan_ngpus, else\n"
+          "2. Exit code 1: something differs.",
       .own_help = true,
   };
 }
