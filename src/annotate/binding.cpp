@@ -396,7 +396,7 @@ std::vector<NamedArg> local_args(const CallView& call, const Split& split, const
       Shape offset = call.has("offset") ? call.ints("offset") : Shape(full.size(), 0);
       for (const int axis : cut(split.inputs)) {
         const auto i = static_cast<size_t>(axis);
-        offset[i] += drawn_shape(call)[i] / part.whole * part.start;
+        offset[i] += drawn_shape(call)[i] / (part.total > 0 ? part.total : part.whole) * part.start;
       }
       arg.value = arg.name == "full" ? full : offset;
     } else if (auto* x = std::get_if<int64_t>(&arg.value); x && arg.name == split.identifier) {

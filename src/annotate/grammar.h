@@ -130,8 +130,9 @@ std::map<std::string, int64_t> integers_of(const CallView& call);
 std::optional<Binding> bind(const CallView& call);
 
 // The part of an identifier that a split call works on: `length` of `whole` elements from `start`.
+// `whole` is what earlier splits left of `total` (0: there were none).
 struct Span {
-  int64_t start = 0, length = 0, whole = 0;
+  int64_t start = 0, length = 0, whole = 0, total = 0;
 };
 
 // Arguments of the part of a split call: those that spell sizes are rewritten to the local ones,

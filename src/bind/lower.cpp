@@ -1,5 +1,6 @@
 // nnscaler._C.lower: graphs become Programs; Programs as text, JSON and Lua.
 #include <memory>
+#include <set>
 
 #include "bind/bind.h"
 #include "bind/graph.h"
@@ -127,7 +128,7 @@ int inputs(lua_State* L) {
   push_leaves(L, program(L), program(L).segments.at(0).inputs);
   return 1;
 }
-// { { name =, kind = 'F' | 'B' | 'W', stage = }, …, loss_stage =, tags = }
+// { { name =, kind = 'F' | 'B' | 'W', stage = }, …, last_stage =, tags = }
 int segments(lua_State* L) {
   const lower::Program& p = program(L);
   lua_createtable(L, static_cast<int>(p.segments.size()), 2);
@@ -142,8 +143,8 @@ int segments(lua_State* L) {
     lua_setfield(L, -2, "stage");
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
-  lua_pushinteger(L, p.loss_stage);
-  lua_setfield(L, -2, "loss_stage");
+  lua_pushinteger(L, p.last_stage);
+  lua_setfield(L, -2, "last_stage");
   lua_pushinteger(L, p.tags);
   lua_setfield(L, -2, "tags");
   return 1;
@@ -216,10 +217,17 @@ int buffers(lua_State* L) {  // the same with `decay` in place of what concerns 
 }
 
 std::vector<lower::Bucket> buckets_at(lua_State* L) {
-  return lower::buckets(program(L), script::opt_int(L, 2, 25 << 20));
+  std::set<std::string> others;
+  if (lua_istable(L, 3))
+    for (size_t i = 1; i <= lua_objlen(L, 3); ++i) {
+      lua_rawgeti(L, 3, static_cast<int>(i));
+      others.insert(script::check_string(L, -1));
+      lua_pop(L, 1);
+    }
+  return lower::buckets(program(L), script::opt_int(L, 2, 25 << 20), others);
 }
-// ([bytes]) → list of { ranks =, names = }: gradients that one all-reduce sums, as they become
-// complete.
+// ([bytes [, names of parameters that have gradients on any rank]]) → list of { ranks =, names = }:
+// gradients that one all-reduce sums, as they become complete.
 int buckets(lua_State* L) {
   const lower::Program& p = program(L);
   const auto list = buckets_at(L);
@@ -240,7 +248,7 @@ int buckets(lua_State* L) {
   return 1;
 }
 
-// ([bytes of a bucket]) → list of { segment =, op =, ranks =, calls =, bytes =, weights = }: what
+// (as buckets) → list of { segment =, op =, ranks =, calls =, bytes =, weights = }: what
 // the rank sends.
 int traffic(lua_State* L) {
   const auto list = lower::traffic(program(L), buckets_at(L));

@@ -37,6 +37,7 @@ Command generate_command();
 Command checkpoint_command();
 Command doctor_command();
 Command test_command();
+Command verify_command();
 Command version_command();
 
 const std::vector<Command>& commands();

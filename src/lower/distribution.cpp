@@ -84,7 +84,7 @@ Distribution::Distribution(const Graph& graph, std::shared_ptr<const plan::Plan>
            "[lower.place] {} runs on {} of the {} devices of its stage; expected a part on each",
            plan::to_string(op.key), devices, devices_of(op.stage).size());
   }
-  find_loss_stage();
+  find_last_stage();
   find_uses();
   for (const auto& value : graph.values)
     for (int other : other_stages(value.id))
@@ -95,11 +95,9 @@ const std::vector<int>& Distribution::devices_of(int stage) const {
   return plan_ ? plan_->stage_devices.at(static_cast<size_t>(stage)) : alone_;
 }
 
-void Distribution::find_loss_stage() {
-  loss_stage_ = plan_->stages - 1;
-  if (graph_.outputs.empty()) return;
-  const auto* loss = std::get_if<graph::ValueRef>(&graph_.outputs[0].node);
-  if (loss != nullptr && loss->id >= 0) loss_stage_ = std::max(0, producer_stage(loss->id));
+void Distribution::find_last_stage() {
+  for (const Nest& nest : graph_.outputs)
+    for_each_value(nest, [&](int id) { last_stage_ = std::max(last_stage_, producer_stage(id)); });
 }
 
 void Distribution::find_uses() {
@@ -108,11 +106,11 @@ void Distribution::find_uses() {
     for (size_t i = 0; i < inputs.size(); ++i)
       uses_[static_cast<size_t>(inputs[i])].push_back({stage_of(node), placement(node).inputs[i]});
   }
-  // Results are whole where the loss is.
+  // Results are whole in the stage that makes the last of them: values move forward only.
   for (const Nest& nest : graph_.outputs)
     for_each_value(nest, [&](int id) {
       uses_[static_cast<size_t>(id)].push_back(
-          {loss_stage_, {Layout::replicated(devices_of(loss_stage_)), {false}}});
+          {last_stage_, {Layout::replicated(devices_of(last_stage_)), {false}}});
     });
 }
 

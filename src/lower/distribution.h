@@ -45,8 +45,8 @@ class Distribution {
   int units() const { return plan_ ? plan_->units() : 1; }
   int world() const { return plan_ ? plan_->runtime_ngpus : 1; }
   int stage() const { return stage_; }
-  int loss_stage() const { return loss_stage_; }
-  bool is_last() const { return stage_ == loss_stage_; }  // the stage that makes the loss
+  int last_stage() const { return last_stage_; }
+  bool is_last() const { return stage_ == last_stage_; }  // the stage that returns loss and results
   const std::vector<int>& devices() const { return devices_of(stage_); }  // of this stage
   bool is_here(const graph::Node& node) const { return stage_of(node) == stage_; }
   // The recompute region of a call: the plan's group where it has one, else that of the model, -1:
@@ -106,12 +106,12 @@ class Distribution {
   OperandUse home_in(int value, int stage) const;
   // Global devices (of the plan) whose gradients are addends of one total, for a piece; sorted.
   std::vector<std::vector<int>> addend_groups(int value, int stage, const Piece& piece) const;
-  void find_loss_stage();
+  void find_last_stage();
   void find_uses();
 
   const graph::Graph& graph_;
   std::shared_ptr<const plan::Plan> plan_;
-  int device_ = 0, first_rank_ = 0, stage_ = 0, loss_stage_ = 0;
+  int device_ = 0, first_rank_ = 0, stage_ = 0, last_stage_ = 0;
   std::vector<int> alone_{0};
   plan::Fitted fitted_;  // empty without a plan
   std::shared_ptr<const Homes> homes_;

@@ -31,7 +31,7 @@ class Lowering {
     program.world = stages_[0]->where().world();
     for (const std::string& text : stages_[0]->where().fitted().notes) e_.note(text);
     out_.warnings = stages_[0]->where().fitted().warnings;
-    program.loss_stage = stages_[0]->where().loss_stage();
+    program.last_stage = stages_[0]->where().last_stage();
     program.tags = stages_[0]->where().tags();
     bind_leaves();
     for (const auto& stage : stages_) {

@@ -6,6 +6,7 @@
 #include <map>
 
 #include "annotate/assisted.h"
+#include "annotate/op_table.h"
 #include "base/error.h"
 
 namespace nns::lower {
@@ -107,11 +108,12 @@ class Cutter {
   std::vector<graph::NamedArg> narrow(const std::vector<graph::NamedArg>& args,
                                       const annotate::Split& split, int part, int parts,
                                       bool keep) {
-    auto [it, added] = lengths_.try_emplace(split.identifier, binding_->length(split.identifier));
+    const int64_t total = binding_->length(split.identifier);
+    auto [it, added] = lengths_.try_emplace(split.identifier, total);
     const Range mine = part_of({0, it->second}, part, parts);
     const annotate::CallView view(
         node_.op, args, [&](int id) -> const TensorType& { return graph_.value({id}).type; });
-    auto out = annotate::local_args(view, split, {mine.start, mine.length(), it->second});
+    auto out = annotate::local_args(view, split, {mine.start, mine.length(), it->second, total});
     if (keep) it->second = mine.length();
     return out;
   }

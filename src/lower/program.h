@@ -94,15 +94,15 @@ struct Program {
   std::vector<std::string> constant_data;           // elements of each constant, as in graph::Value
   std::vector<Share> shares;                        // of each parameter; empty on one rank
   std::vector<Segment> segments;                    // stage after stage: forward, backward, weight
-  int loss_stage = 0;
+  int last_stage = 0;                               // the one that returns loss and results
   int tags = 0;  // messages between stages have tags below it, times micro-batches
   // One period of the micro-batch loop (one device: forward, backward of micro-batch 0).
   std::vector<ScheduleEntry> schedule;
   std::vector<graph::Nest> outputs;  // nested results of forward on slot ids
 
-  // Whether the segment returns `outputs`: the forward of the stage that makes the loss.
+  // Whether the segment returns `outputs`: the forward of the last stage that makes a result.
   bool returns(const Segment& segment) const {
-    return segment.kind == SegmentKind::forward && segment.stage == loss_stage;
+    return segment.kind == SegmentKind::forward && segment.stage == last_stage;
   }
 
   const Slot& slot(int id) const { return slots.at(static_cast<size_t>(id)); }

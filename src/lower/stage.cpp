@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "lower/part.h"
+#include "lower/running.h"
 #include "lower/split.h"
 
 namespace nns::lower {
@@ -322,6 +323,9 @@ std::optional<double> StageLowering::decay(int buffer, int value) const {
     const auto before = decay(buffer, call.in(mean ? "running_mean" : "running_var").id);
     if (before) return *before * (1 - call.real("momentum"));
   } else if (node.op.starts_with("aten::add.") && call.is_tensor("self")) {
+    if (call.is_tensor("other") &&
+        depends_on(graph_, buffer)[static_cast<size_t>(call.in("other").id)])
+      return std::nullopt;
     return decay(buffer, call.in("self").id);
   }
   return std::nullopt;
@@ -329,6 +333,13 @@ std::optional<double> StageLowering::decay(int buffer, int value) const {
 
 // Units that each run some of the micro-batches put their updates together by what they add.
 std::optional<double> StageLowering::decay_of(int buffer, int value) const {
+  if (where_.units() > 1 && is_read(graph_, buffer))
+    throw Error(
+        ErrorKind::plan,
+        fmt::format("[lower.buffer] results depend on what {} held, which every micro-batch "
+                    "writes; {} scale units cannot see each other's writes",
+                    graph_.value({buffer}).name, where_.units()),
+        "set compute_config.plan_ngpus to the number of ranks");
   const auto factor = decay(buffer, value);
   if (!factor && where_.units() > 1)
     throw Error(ErrorKind::plan,

@@ -93,7 +93,8 @@ std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& 
   return out;
 }
 
-std::vector<Bucket> buckets(const Program& program, int64_t bytes) {
+std::vector<Bucket> buckets(const Program& program, int64_t bytes,
+                            const std::set<std::string>& others) {
   std::vector<Bucket> out;
   std::vector<int> order;  // parameters by their last accumulation
   for (const Segment& segment : program.segments)
@@ -102,6 +103,16 @@ std::vector<Bucket> buckets(const Program& program, int64_t bytes) {
       std::erase(order, instr.target);
       order.push_back(instr.target);
     }
+  for (int slot : program.parameters)
+    if (others.contains(program.slot(slot).name) &&
+        std::find(order.begin(), order.end(), slot) == order.end())
+      order.push_back(slot);
+  if (program.tags > 0) {
+    const auto place = [&](int slot) {
+      return std::find(program.parameters.begin(), program.parameters.end(), slot);
+    };
+    std::sort(order.begin(), order.end(), [&](int a, int b) { return place(a) < place(b); });
+  }
   std::map<int, const Share*> shares;
   for (size_t i = 0; i < program.shares.size(); ++i)
     shares[program.parameters[i]] = &program.shares[i];

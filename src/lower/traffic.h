@@ -1,6 +1,7 @@
 // Traffic: what a rank sends in one micro-batch and in the sums of a step, read off its Program.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,11 @@ struct Bucket {
   std::vector<int> parameters;  // slots
 };
 
-// Buckets of at most `bytes` (or one gradient), in the order in which backward completes them.
-std::vector<Bucket> buckets(const Program& program, int64_t bytes);
+// Buckets of at most `bytes` (or one gradient), in the order in which backward completes them; in
+// pipelines in that of the parameters, which stages that share weights agree on. `others`: names of
+// parameters that a stage of another rank may have the gradient of.
+std::vector<Bucket> buckets(const Program& program, int64_t bytes,
+                            const std::set<std::string>& others = {});
 
 // One entry a segment, operation, size of group and kind, in order of first occurrence.
 std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& buckets);

@@ -105,11 +105,20 @@ int lua_align(lua_State* L) {
   return 0;
 }
 
+int lua_fingerprint(lua_State* L) {  // (tensor) → hash of dtype, shape and elements
+  const at::Tensor t = tensor::check_real(L, 1).detach().cpu().contiguous();
+  const uint64_t type = hash_bytes(to_string(tensor::type_of(t)));
+  const auto* data = static_cast<const char*>(t.const_data_ptr());
+  script::push_string(L, hex(hash_bytes({data, t.nbytes()}, type)));
+  return 1;
+}
+
 int open(lua_State* L) {
-  lua_createtable(L, 0, 3);
+  lua_createtable(L, 0, 4);
   script::set_functions(L, {{"scale_and_norm", guarded<lua_scale_and_norm>},
                             {"scale", guarded<lua_scale>},
-                            {"align", guarded<lua_align>}});
+                            {"align", guarded<lua_align>},
+                            {"fingerprint", guarded<lua_fingerprint>}});
   return 1;
 }
 

@@ -72,10 +72,12 @@ local GPT = nn.class 'GPT'
 GPT.forward_arg_names = { 'x', 'y' }
 
 ---@param a { vocab: integer, layers: integer, heads: integer, width: integer, block: integer,
----   dropout?: number, bias?: boolean } block: the longest text, in tokens
+---   dropout?: number, bias?: boolean, tied?: boolean } block: the longest text, in tokens; tied:
+---   the output layer uses the token embedding (default)
 function GPT:init(a)
   a = check.options('models.gpt', a, { vocab = check.none, layers = check.none,
-    heads = check.none, width = check.none, block = check.none, dropout = 0, bias = false })
+    heads = check.none, width = check.none, block = check.none, dropout = 0, bias = false,
+    tied = true })
   for _, name in ipairs { 'vocab', 'layers', 'heads', 'width', 'block' } do
     check.integer('models.gpt', name, a[name])
   end
@@ -91,8 +93,8 @@ function GPT:init(a)
   self.transformer.h = nn.ModuleList()
   for _ = 1, a.layers do self.transformer.h:append(Block(a)) end
   self.transformer.ln_f = nn.LayerNorm(a.width, { bias = a.bias })
-  self.lm_head = nn.Linear(a.width, a.vocab, { bias = false })
-  self.lm_head.weight = self.transformer.wte.weight
+  self.lm_head = nn.Linear(a.width, a.vocab, { bias = false, init = embedding.init })
+  if a.tied then self.lm_head.weight = self.transformer.wte.weight end
   self.loss = nn.CrossEntropy()
 end
 

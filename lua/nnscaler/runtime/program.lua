@@ -135,9 +135,10 @@ function Engine:take_parts(program)
   add_leaves(self, part)
   local cap = (self.job.compute_config or {}).reducer_bucket_cap_mb
   cap = cap and math.floor(cap * 2 ^ 20)
-  self.traffic = program:traffic(cap)
+  local with_gradient = self.sharing:agree_gradients(self.shares)
+  self.traffic = program:traffic(cap, with_gradient)
   self.reducer = reducer.new {
-    buckets = program:buckets(cap), shares = self.shares, places = self.places,
+    buckets = program:buckets(cap, with_gradient), shares = self.shares, places = self.places,
     device = self.job.device, overlap = self.sharing.stages.count == 1,
   }
   if self.sharing.units > 1 then
@@ -394,6 +395,7 @@ function Engine:train_step(samples, context)
   if self.reducer then self.reducer:reset() end
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   local shared = self.sharing
+  if shared then shared:check_samples(samples, context.step or 0) end
   local count, backwards = shared and shared:rounds(#samples) or #samples, 0
   local order = self:order(count)
   for _, action in ipairs(order) do

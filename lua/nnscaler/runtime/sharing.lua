@@ -7,6 +7,7 @@ local fail = require 'nnscaler.fail'
 local rank_zero = require 'nnscaler.runtime.first'
 local groups = require 'nnscaler.runtime.comm'
 local policies = require 'nnscaler.policies'
+local sorted = require 'nnscaler.sorted'
 local stages = require 'nnscaler.runtime.stages'
 local tensor = require 'nnscaler.tensor'
 
@@ -61,6 +62,8 @@ function M.new(job)
   for r = 0, size - 1 do self.everybody[r + 1] = r end
   self.units = size / plan_ngpus
   self.unit = math.floor(self.rank / plan_ngpus)
+  self.together = {} -- the ranks of this scale unit
+  for d = 0, plan_ngpus - 1 do self.together[d + 1] = self.unit * plan_ngpus + d end
   return self
 end
 
@@ -102,11 +105,69 @@ function Sharing:plan_for(graph)
 end
 
 --- Makes ready for a program of the plan: its groups, and who tells the loss.
----@param segments { loss_stage: integer }
+---@param segments { last_stage: integer }
 ---@param ranks integer[][] groups of the program, in the order that all ranks agree on
 function Sharing:join(segments, ranks)
-  self.reports = self.stages:tells(segments.loss_stage)
+  self.reports = self.stages:tells(segments.last_stage)
   for _, group in ipairs(ranks) do groups.group(group) end
+end
+
+--- Agrees with the others which parameters have gradients: a rank may hold one that only another
+--- rank's stage has a gradient for.
+---@param shares { name: string, addends: integer }[] of this rank's program
+---@return string[] names
+function Sharing:agree_gradients(shares)
+  local mine = {}
+  for _, share in ipairs(shares) do
+    if share.addends > 0 then mine[#mine + 1] = share.name end
+  end
+  local any = {}
+  for _, text in ipairs(groups.group(self.everybody):exchange(base.json_encode(mine))) do
+    for _, name in ipairs(base.json_decode(text)) do any[name] = true end
+  end
+  return sorted.sorted_keys(any)
+end
+
+-- A hash of a micro-batch: tensors with their contents, other values as text.
+local function fingerprint(sample)
+  local parts, hash = {}, require('nnscaler._C.train').fingerprint
+  local function walk(value)
+    if type(value) == 'userdata' then
+      parts[#parts + 1] = hash(value)
+    elseif type(value) == 'table' then
+      for key, item in sorted.sorted_pairs(value) do
+        parts[#parts + 1] = tostring(key)
+        walk(item)
+      end
+    else
+      parts[#parts + 1] = tostring(value)
+    end
+  end
+  walk(sample)
+  return base.hash(table.concat(parts, ' '))
+end
+
+--- Raises when ranks of a scale unit are about to train on different micro-batches. Compares in the
+--- first three steps, then in every hundredth.
+---@param samples any[] of this step
+---@param step integer
+function Sharing:check_samples(samples, step)
+  if self.plan_ngpus == 1 or (step >= 3 and step % 100 ~= 0) then return end
+  local mine = {}
+  for k, sample in ipairs(samples) do mine[k] = fingerprint(sample) end
+  local all = groups.group(self.together):exchange(base.json_encode(mine))
+  local first = base.json_decode(all[1])
+  for r, text in ipairs(all) do
+    local theirs = base.json_decode(text)
+    for k = 1, math.max(#first, #theirs) do
+      if first[k] ~= theirs[k] then
+        fail('data', 'runtime.sample', ('step %d: rank %d has another micro-batch %d than rank %d; '
+          .. 'expected one sample on all ranks of a scale unit'):format(step + 1,
+          self.together[r], k - 1, self.together[1]),
+          'the loader must not depend on the rank, only on the unit: same files, seed and order')
+      end
+    end
+  end
 end
 
 --- Sums numbers over all ranks, or takes the greatest of each.

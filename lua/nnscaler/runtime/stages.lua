@@ -34,11 +34,11 @@ function Stages:order(micro_batches, training)
 end
 
 --- Whether this rank is the one of its unit that tells the loss of some micro-batches.
----@param loss_stage integer
+---@param last_stage integer
 ---@return boolean
-function Stages:tells(loss_stage)
+function Stages:tells(last_stage)
   for _, part in ipairs(self.parts) do
-    if part.stage == loss_stage and part.first then return true end
+    if part.stage == last_stage and part.first then return true end
   end
   return false
 end

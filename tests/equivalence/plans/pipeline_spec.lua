@@ -1,10 +1,9 @@
 --- Every schedule against one device, in float64: training as the plan matrix compares it, and the
 --- loss of evaluation over the same stages. The matrix is data.
-local base = require 'nnscaler._C.base'
-local comm = require 'nnscaler._C.comm'
+local runner = require 'tests.equivalence.plans.runner'
 
-local deep = { 'sigmoids', 'gpt', 'gpt_dropout' } -- enough operators for eight stages
-local all = { 'mlp', 'branches', 'sigmoids', 'gpt', 'gpt_dropout' }
+local deep = { 'sigmoids', 'gpt tied', 'gpt dropout' } -- enough operators for eight stages
+local all = { 'mlp', 'shared weight', 'sigmoids', 'gpt tied', 'gpt dropout' }
 local custom = 'tests.equivalence.plans.custom'
 
 local function with(schedule, more)
@@ -37,15 +36,11 @@ describe('a pipeline of', function()
       local config = plan[6]
       it(('%s: %s %s, %d of %d ranks, %d micro-batches'):format(model, plan[2],
         config.pipeline_scheduler or '', plan[3], plan[4], plan[5]), function()
-        local results = comm.run_local(plan[4], 'tests.equivalence.plans.rank', base.json_encode {
-          model = model, policy = plan[2], plan = plan[3], world = plan[4],
-          micro_batches = plan[5], pas_config = config, evaluate = true,
-        })
-        for r, text in ipairs(results) do
-          local result = base.json_decode(text)
-          assert.is_true(result.worst <= 1e-11, ('rank %d: %s differs by %.3g\n%s'):format(r - 1,
-            result.where, result.worst, result.plan))
-        end
+        local cell = { model = model, policy = plan[2], plan = plan[3], ranks = plan[4],
+          micro = plan[5], config = config, evaluate = true }
+        runner.run { cell }
+        local problem = runner.problem(cell)
+        assert(not problem, problem)
       end)
     end
   end

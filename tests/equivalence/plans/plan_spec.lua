@@ -1,63 +1,102 @@
---- Every plan against one device, in float64: loss, weight of the step, every gradient and the
---- initial weights, on rank threads. The matrix is data.
-local base = require 'nnscaler._C.base'
-local comm = require 'nnscaler._C.comm'
+--- Every plan against one device: models.lua × matrix.lua. Loss, norm before clipping, every
+--- gradient, initial weights, and weights and buffers after two steps, in float64; on a tenth of
+--- the cells in float32 too. The table is printed; NNSCALER_UPDATE=1 writes it into
+--- docs/equivalence.md.
+local matrix = require 'tests.equivalence.plans.matrix'
+local models = require 'tests.equivalence.plans.models'
+local runner = require 'tests.equivalence.plans.runner'
+local table_of = require 'tests.equivalence.plans.table'
 
-local models = { 'mlp', 'branches', 'sigmoids', 'uneven', 'gpt', 'gpt_dropout', 'llama', 'losses',
-  'cnn' }
+local function refusal(cell)
+  local of_model = matrix.refused[cell.model]
+  return of_model and of_model[cell.name]
+end
 
--- name, policy, plan_ngpus, ranks, micro-batches, pas_config
-local plans = {
-  { 'dp 2', 'dp', 1, 2, 3 },
-  { 'dp 4', 'dp', 1, 4, 6 },
-  { 'fsdp 2', 'fsdp', 1, 2, 3 },
-  { 'fsdp 4', 'fsdp', 1, 4, 6 },
-  { 'data 2', 'data', 2, 2, 3 },
-  { 'data 4', 'data', 4, 4, 3 },
-  { 'tp 2', 'tp', 2, 2, 3 },
-  { 'tp 2 again', 'tp', 2, 2, 3, { seed = 2 } },
-  { 'tp 4', 'tp', 4, 4, 3, { seed = 3 } },
-  { 'tp 2 x dp 2', 'tp', 2, 4, 3, { seed = 4 } },
-  { 'pp 2', 'pp', 2, 2, 3 },
-  { 'pp 4, gpipe', 'pp', 4, 4, 3, { pipeline_scheduler = 'gpipe' } },
-  { 'pp 2 x dp 2', 'pp', 2, 4, 6 },
-  { 'hybrid 2 x 2', 'hybrid', 4, 4, 3, { pipeline_nstages = 2 } },
-  { 'hybrid 2 x 2 x dp 2', 'hybrid', 4, 8, 6, { pipeline_nstages = 2 } },
-}
+-- Whether a model meets a plan.
+local function wanted(plan, model)
+  if plan.of then return plan.of[model] end
+  return models[model].group == 'main' or plan.odd
+end
 
--- Plans of models that have what they cut.
-local special = {
-  { 'megatron 2', 'megatron', 2, 2, 3 },
-  { 'megatron 2, sequence parallel', 'megatron', 2, 2, 3, { sequence_parallel = true } },
-  { 'megatron 2 x dp 2', 'megatron', 2, 4, 6 },
-  { 'megatron 2 x pp 2', 'megatron', 4, 4, 3, { pipeline_nstages = 2 } },
-  { 'megatron 2 x pp 2, sequence parallel', 'megatron', 4, 4, 3,
-    { pipeline_nstages = 2, sequence_parallel = true } },
-}
-local cells = { llama = special, gpt = special }
-
-describe('under a plan,', function()
-  local function cell(model, plan)
-    it(('%s, %s'):format(model, plan[1]), function()
-      local results = comm.run_local(plan[4], 'tests.equivalence.plans.rank', base.json_encode {
-        model = model, policy = plan[2], plan = plan[3], world = plan[4],
-        micro_batches = plan[5], pas_config = plan[6] or {},
-      })
-      for r, text in ipairs(results) do
-        local result = base.json_decode(text)
-        assert.is_true(result.worst <= 1e-11, ('rank %d: %s differs by %.3g\n%s'):format(r - 1,
-          result.where, result.worst, result.plan))
-        -- Weights in shards, or cut: no rank holds the whole.
-        if plan[2] == 'fsdp' or plan[2] == 'megatron' then
-          assert.is_true(result.own < result.whole)
+-- The cells of a model by number of ranks; each is a plan with the model and the dtype.
+local cells, count = {}, 0
+for _, model in ipairs(models.list) do
+  cells[model] = {}
+  for _, plan in ipairs(matrix.plans) do
+    if wanted(plan, model) then
+      for _, dtype in ipairs { 'float64', 'float32' } do
+        count = count + 1
+        if dtype == 'float64' or (count % 20 == 0 and models[model].group == 'main') then
+          local cell = setmetatable({ model = model, dtype = dtype }, { __index = plan })
+          table.insert(cells[model], cell)
         end
-        -- What was counted where it was copied is what the program says.
-        if result.buffers == 0 then assert.equal(result.expected, result.sent) end
       end
-    end)
+    end
   end
-  for _, model in ipairs(models) do
-    for _, plan in ipairs(plans) do cell(model, plan) end
-    for _, plan in ipairs(cells[model] or {}) do cell(model, plan) end
+end
+
+-- Runs the cells of a model: those with equally many ranks share rank threads.
+local function run_model(model)
+  local sessions = {}
+  for _, cell in ipairs(cells[model]) do
+    if not refusal(cell) then
+      sessions[cell.ranks] = sessions[cell.ranks] or {}
+      table.insert(sessions[cell.ranks], cell)
+    end
   end
+  for _, ranks in ipairs(require('nnscaler.sorted').sorted_keys(sessions)) do
+    runner.run_all(sessions[ranks])
+  end
+end
+
+local function check_calls(cell, result)
+  if not cell.only then return end
+  local allowed = {}
+  for _, kind in ipairs(cell.only) do allowed[kind] = true end
+  for kind, n in pairs(result.calls) do
+    assert.is_true(allowed[kind] or false, ('%d unexpected %s'):format(n, kind))
+  end
+end
+
+local function check(cell)
+  if refusal(cell) then
+    assert.error_matches(function() runner.run { cell } end, refusal(cell))
+    cell.passed = true
+    return
+  end
+  local problem = runner.problem(cell)
+  assert(not problem, problem)
+  local largest = 0
+  for _, result in ipairs(cell.results) do
+    check_calls(cell, result)
+    -- What was counted where it was copied is what the program says; buffers are sums beside it.
+    if result.buffers == 0 and cell.dtype == 'float64' and models[cell.model].group == 'main' then
+      assert.equal(result.expected, result.sent)
+    end
+    largest = math.max(largest, result.own)
+  end
+  if cell.less and matrix.spread[cell.model] then
+    assert.is_true(largest < cell.results[1].whole,
+      ('a rank holds %d of %d weights'):format(largest, cell.results[1].whole))
+  end
+  cell.passed = true
+end
+
+for _, model in ipairs(models.list) do
+  describe(model .. ',', function()
+    setup(function() run_model(model) end)
+    for _, cell in ipairs(cells[model]) do
+      it(('%s, %s, %s'):format(model, cell.name, cell.dtype), function() check(cell) end)
+    end
+  end)
+end
+
+describe('the matrix,', function()
+  it('as a table', function()
+    print(table_of.text(models.list, matrix.plans, cells))
+    if os.getenv 'NNSCALER_UPDATE' then
+      table_of.write('docs/equivalence.md', models.list, matrix.plans, cells)
+    end
+    table_of.check('docs/equivalence.md', models.list, matrix.plans)
+  end)
 end)

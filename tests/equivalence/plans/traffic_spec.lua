@@ -1,17 +1,12 @@
 --- What plans communicate, against closed forms: numbers of collectives and payload bytes to the
 --- byte, for sizes that the number of ranks does not divide too.
-local base = require 'nnscaler._C.base'
-local comm = require 'nnscaler._C.comm'
+local runner = require 'tests.equivalence.plans.runner'
 
-local function run(model, policy, plan, world, micro_batches, config)
-  local results = {}
-  for r, text in ipairs(comm.run_local(world, 'tests.equivalence.plans.rank', base.json_encode {
-    model = model, policy = policy, plan = plan, world = world, micro_batches = micro_batches,
-    pas_config = config or {},
-  })) do
-    results[r] = base.json_decode(text)
-  end
-  return results
+local function run(model, policy, plan, ranks, micro, config)
+  local cell = { model = model, policy = policy, plan = plan, ranks = ranks, micro = micro,
+    config = config }
+  runner.run { cell }
+  return cell.results
 end
 
 -- Calls and bytes of a segment's operation over groups of `ranks`.

@@ -17,7 +17,7 @@ local function cut_all(graph, where, parts)
 end
 
 M.recompute = {
-  model = 'gpt_dropout', plan = 2,
+  model = 'gpt dropout', plan = 2,
   policy = function(graph, cfg)
     for mlp in graph:modules '*.mlp' do
       graph:recompute(mlp)
@@ -28,7 +28,7 @@ M.recompute = {
 }
 
 M.recompute_in_stages = {
-  model = 'gpt_dropout', plan = 2,
+  model = 'gpt dropout', plan = 2,
   policy = function(graph)
     graph:stage({ graph:module('transformer.h.1'):nodes()[1] }, { { 0 }, { 1 } })
     graph:schedule('1f1b', 3)
@@ -83,12 +83,13 @@ local function in_turns(where, plan, turns)
     graph:replicate_rest()
   end
 end
-M.turns_rows = { model = 'gpt_dropout', plan = 2, policy = in_turns({ input = 0, dim = 0 }, 2, 2) }
-M.turns_columns = { model = 'gpt', plan = 2, policy = in_turns({ input = 0, dim = 2 }, 2, 2) }
+M.turns_rows = { model = 'gpt dropout', plan = 2, policy = in_turns({ input = 0, dim = 0 }, 2, 2) }
+M.turns_columns = { model = 'gpt tied', plan = 2, policy = in_turns({ input = 0, dim = 2 }, 2, 2) }
 M.turns_of_weights = { model = 'mlp', plan = 2, cut = 1,
   policy = in_turns({ input = 1, dim = 0 }, 2, 2) }
-M.turns_of_sums = { model = 'branches', plan = 2, policy = in_turns({ input = 0, dim = 1 }, 2, 2) }
-M.turns_on_one_device = { model = 'gpt_dropout', plan = 1,
+M.turns_of_sums = { model = 'shared weight', plan = 2,
+  policy = in_turns({ input = 0, dim = 1 }, 2, 2) }
+M.turns_on_one_device = { model = 'gpt dropout', plan = 1,
   policy = in_turns({ input = 0, dim = 0 }, 1, 4) }
 -- Rows over devices, columns in turns.
 M.turns_of_another_dim = { model = 'mlp', plan = 2, policy = function(graph)
@@ -101,7 +102,7 @@ end }
 
 -- The worked examples.
 local function example(name, plan, pas_config)
-  return { model = 'gpt_dropout', plan = plan, pas_config = pas_config,
+  return { model = 'gpt dropout', plan = plan, pas_config = pas_config,
     policy = assert(loadfile('examples/policies/' .. name .. '.lua'))() }
 end
 M.example_coshard = example('coshard', 2)
@@ -110,6 +111,6 @@ M.example_three_stages = example('three_stages', 3)
 M.example_three_stages.make = function()
   return GPT { vocab = 16, layers = 3, heads = 2, width = 8, block = 8, bias = true, dropout = 0.1 }
 end
-M.example_three_stages.sample = require('tests.equivalence.plans.models').gpt.sample
+M.example_three_stages.sample = require('tests.equivalence.plans.models')['gpt tied'].sample
 
 return M

@@ -151,6 +151,9 @@ local function make(call, wanted, form, outputs, fn)
   return model, sample
 end
 
+--- The model of a call, and its sample; see `make`.
+M.model = make
+
 local function gap(want, got)
   if want:numel() == 0 then return 0 end
   local same = want:eq(got):logical_or(want:isnan():logical_and(got:isnan()))

@@ -1,0 +1,64 @@
+--- `nnscaler verify`: every policy equals one device; a policy that breaks the model is found out.
+local base = require 'nnscaler._C.base'
+local shell = require 'tests.cli.support.shell'
+
+local folder, remove = shell.folder()
+teardown(remove)
+
+local gpt = 'recipes/nanogpt.lua preset=tiny layers=1 width=16 heads=2 block=8 dropout=0.1'
+
+local function verify(arguments)
+  return shell.nnscaler(('verify %s'):format(arguments))
+end
+
+describe('nnscaler verify', function()
+  for _, case in ipairs {
+    { 'dp', 2 }, { 'tp', 2 }, { 'pp', 2 }, { 'data', 2 }, { 'fsdp', 2 }, { 'hybrid', 4 },
+  } do
+    it('finds the policy ' .. case[1] .. ' equal to one device', function()
+      local said, code = verify(('%s pas_policy=%s compute_config.runtime_ngpus=%d '
+        .. 'global_batch_size=8'):format(gpt, case[1], case[2]))
+      assert.equal(0, code, said)
+      assert.matches('nanogpt under ' .. case[1] .. ': ' .. case[2] .. ' rank', said)
+      assert.matches('norm before clipping +3 ', said)
+      assert.matches('gradients of step 1 +9 ', said)
+      assert.matches('\ntransformer%.h%.0%.mlp%.c_fc%.weight +%S+ +%d', said)
+      assert.matches('\nThe plan equals one device%.\n', said)
+    end)
+  end
+
+  it('finds LLaMA equal on four ranks', function()
+    local said, code = verify('recipes/llama3.lua layers=1 block=8 pas_policy=tp '
+      .. 'compute_config.plan_ngpus=2 compute_config.runtime_ngpus=4 --steps 1')
+    assert.equal(0, code, said)
+    assert.matches('4 rank%(s%), 2 device%(s%) a plan, 2 scale unit%(s%); 1 step%(s%)', said)
+  end)
+
+  it('names what differs', function()
+    -- A model that is another one while it is traced.
+    local path = folder .. '/wrong.lua'
+    base.file_write(path, [[
+local nnscaler, nn = require 'nnscaler', require 'nnscaler.nn'
+local Model = nn.class 'Model'
+function Model:init() self.fc = nn.Linear(4, 4) end
+function Model:forward(s)
+  return self.fc(s.x):square():mean() * (s.x.kind == 'traced' and 2 or 1)
+end
+return { model = function() return Model() end,
+  dataset = nnscaler.data.random_samples { size = 64, width = 4 }, micro_batch_size = 4,
+  max_train_steps = 3, optimizer = { type = 'sgd', args = { lr = 0.1 } } }
+]])
+    local said, code = verify(path)
+    assert.equal(1, code, said)
+    assert.matches('comparisons differ%.', said)
+  end)
+
+  it('refuses what it cannot compare', function()
+    local said, code = verify(gpt .. ' eager=true')
+    assert.matches('%[verify%.eager%] eager=true is what the plan is compared with', said)
+    assert.equal(2, code)
+    said, code = verify(gpt .. ' --steps 0')
+    assert.matches('%[verify%.steps%] %-%-steps is 0; expected 1 or more', said)
+    assert.equal(2, code)
+  end)
+end)

@@ -1,0 +1,46 @@
+--- Every operator with a derivative rule, cut over two ranks in every way that its annotation
+--- allows, has the loss and the gradients of autograd on one device.
+local base = require 'nnscaler._C.base'
+local comm = require 'nnscaler._C.comm'
+local lower = require 'nnscaler._C.lower'
+
+local all = {}
+for _, rule in ipairs(lower.rules()) do
+  if not rule.op:find '^comm::' then all[#all + 1] = rule.op end
+end
+
+local function run(ops)
+  return base.json_decode(comm.run_local(2, 'tests.equivalence.operators_rank', base.json_encode {
+    ops = ops, seeds = { 1 },
+  })[1])
+end
+
+describe('operators in parts,', function()
+  local SIZE = 20
+  local ways, rules = 0, 0
+  for first = 1, #all, SIZE do
+    local ops = {}
+    for i = first, math.min(#all, first + SIZE - 1) do ops[#ops + 1] = all[i] end
+    it(('%s to %s'):format(ops[1], ops[#ops]), function()
+      local problems, ok, result = {}, pcall(run, ops)
+      if ok then
+        problems, ways, rules = result.problems, ways + #result.covered, rules + #result.rules
+      else -- an error ends the ranks: which operator?
+        for _, op in ipairs(ops) do
+          local fine, one = pcall(run, { op })
+          if fine then
+            ways, rules = ways + #one.covered, rules + #one.rules
+            for _, p in ipairs(one.problems) do problems[#problems + 1] = p end
+          else
+            problems[#problems + 1] = tostring(one)
+          end
+        end
+      end
+      assert.equal('', table.concat(problems, '\n'))
+    end)
+  end
+  it('in many ways', function()
+    print(('%d ways to cut operators of %d of %d rules'):format(ways, rules, #all))
+    assert.is_true(rules >= 0.95 * #all)
+  end)
+end)

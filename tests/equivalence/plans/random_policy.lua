@@ -1,0 +1,103 @@
+--- A policy that draws a legal plan: `pas_config` = { seed, stages, schedule?, recompute?, keep? }.
+--- Every choice is a function of the seed and the operator's number, so that leaving some out
+--- (`keep`: numbers of the operators that are still cut) changes no other: plans can be shrunk.
+local M = {}
+
+-- A draw in [0, n) from whole numbers (Park, Miller 1988, some rounds).
+local function draw(n, ...)
+  local state = 1
+  for i = 1, select('#', ...) do
+    state = (state * 16807 + (select(i, ...)) * 48271 + i) % 2147483647
+    for _ = 1, 3 do state = state * 16807 % 2147483647 end
+  end
+  return state % n
+end
+M.draw = draw
+
+-- What the last plan did: operators, how many of them are cut, and which ways of cutting occurred.
+function M.reset(nodes)
+  M.nodes, M.cut, M.splits = nodes, {}, {}
+end
+function M.note(node, place)
+  M.cut[node.id] = true
+  M.splits[('%s input %d dim %d'):format(node.op, place.input, place.dim)] = true
+end
+
+-- Ways to write the devices of a stage as a product of steps.
+local meshes = {
+  [1] = { { 1 } }, [2] = { { 2 } }, [3] = { { 3 } },
+  [4] = { { 4 }, { 2, 2 }, { 2, 2 } }, [8] = { { 2, 4 }, { 4, 2 }, { 2, 2, 2 } },
+}
+
+local function cut(graph, node, config, each)
+  local seed, id = config.seed, node.id
+  local mesh = meshes[each][draw(#meshes[each], seed, id, 1) + 1]
+  for step, parts in ipairs(mesh) do
+    local legal = {}
+    for _, place in ipairs(graph:choices(node)) do
+      place.uneven = draw(4, seed, id, step, 2) == 0 or nil
+      if not graph:refusal(node, place, parts) then legal[#legal + 1] = place end
+    end
+    if #legal > 0 and draw(10, seed, id, step, 3) > 0 then
+      local place = legal[draw(#legal, seed, id, step, 4) + 1]
+      graph:partition(node, place, parts)
+      M.note(node, place)
+    else
+      graph:replicate(node, parts)
+    end
+  end
+end
+
+-- Stages that start at drawn operators; each has equally many devices.
+local function set_stages(graph, config, devices)
+  local count, nodes = config.stages or 1, graph:nodes()
+  if count == 1 then return end
+  local each, first, lists = devices / count, {}, {}
+  for s = 1, count do
+    lists[s] = {}
+    for i = 1, each do lists[s][i] = (s - 1) * each + i - 1 end
+    if s > 1 then
+      local room = #nodes / count
+      first[s - 1] = nodes[math.floor((s - 1) * room) + draw(math.max(1, math.floor(room / 2)),
+        config.seed, s, 5) + 1]
+    end
+  end
+  graph:stage(first, lists)
+  graph:schedule(config.schedule or '1f1b')
+end
+
+-- A run of operators of one stage, made again in backward.
+local function set_recompute(graph, config)
+  local nodes = graph:nodes()
+  local first = draw(#nodes, config.seed, 6)
+  local group = {}
+  for i = first + 1, math.min(#nodes, first + 1 + draw(8, config.seed, 7)) do
+    if graph:stage_of(nodes[i]) == graph:stage_of(nodes[first + 1]) then
+      group[#group + 1] = nodes[i]
+    end
+  end
+  graph:recompute(group)
+end
+
+local function policy(_, graph, cfg)
+  local config = cfg.pas_config
+  local kept
+  if config.keep then
+    kept = {}
+    for _, id in ipairs(config.keep) do kept[id] = true end
+  end
+  set_stages(graph, config, cfg.plan_ngpus)
+  M.reset(graph:nodes())
+  M.choices = {}
+  for _, node in ipairs(graph:nodes()) do
+    for _, place in ipairs(graph:choices(node)) do
+      M.choices[('%s input %d dim %d'):format(node.op, place.input, place.dim)] = true
+    end
+    local each = #graph:stage_devices(graph:stage_of(node))
+    if each > 1 and (not kept or kept[node.id]) then cut(graph, node, config, each) end
+  end
+  if config.recompute then set_recompute(graph, config) end
+  graph:replicate_rest()
+end
+
+return setmetatable(M, { __call = policy })

@@ -1,0 +1,32 @@
+--- 300 random legal plans against one device; see tests/equivalence/plans/random_spec.lua.
+--- NNSCALER_SEED sets the first seed.
+local base = require 'nnscaler._C.base'
+local plans = require 'tests.equivalence.plans.random_plans'
+local runner = require 'tests.equivalence.plans.runner'
+
+local first, COUNT = tonumber(os.getenv 'NNSCALER_SEED') or 1000, 300
+
+describe('300 random plans', function()
+  local cells
+  setup(function() cells = plans.run(first, COUNT) end)
+
+  it('equal one device', function()
+    local problems = {}
+    for _, cell in ipairs(cells) do
+      if runner.problem(cell) then
+        local small, problem = plans.shrink(cell)
+        problems[#problems + 1] = ('%s fails: %s\nshrunk to %s'):format(cell.name, problem,
+          base.json_encode { model = small.model, plan = small.plan, ranks = small.ranks,
+            micro = small.micro, config = small.config })
+      end
+    end
+    assert.equal('', table.concat(problems, '\n\n'))
+  end)
+
+  it('cut their operators in every way', function()
+    local c = plans.coverage(cells)
+    print(c.text)
+    assert.is_true(c.replicated < 0.3)
+    assert.same({}, c.missing)
+  end)
+end)
