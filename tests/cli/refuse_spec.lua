@@ -43,7 +43,8 @@ describe('several ranks refuse', function()
     base.file_write(folder .. '/q.lua', [[
       local job = dofile 'recipes/quickstart.lua'
       job.model = function() -- of another width on each rank
-        return require 'nnscaler.models.mlp' { sizes = { 100, 10 + require('nnscaler').rank(), 10 } }
+        local hidden = 10 + require('nnscaler').rank()
+        return require 'nnscaler.models.mlp' { sizes = { 100, hidden, 10 } }
       end
       return job
     ]])
