@@ -41,9 +41,9 @@ int partition(lua_State* L) {  // (builder, node, input, dim, parts [, uneven])
                           lua_toboolean(L, 6) != 0);
   return 0;
 }
-int refusal(lua_State* L) {  // (builder, node, input, dim, parts [, uneven]) → text or nil
+int refusal(lua_State* L) {  // (builder, node, input, dim, parts [, uneven [, in_turns]]) → text?
   const auto why = builder_at(L).refusal(small(L, 2), small(L, 3), small(L, 4), small(L, 5),
-                                         lua_toboolean(L, 6) != 0);
+                                         lua_toboolean(L, 6) != 0, lua_toboolean(L, 7) != 0);
   if (!why) return 0;
   script::push_string(L, *why);
   return 1;

@@ -18,24 +18,29 @@ constexpr const char* kOperations[] = {"",           "all_reduce", "all_gather",
                                        "all_to_all", "broadcast",  "send",       "recv",
                                        "barrier",    "exchange",   "group"};
 
-int make_memory() {
-  const int fd = memfd_create("nnscaler-slot", MFD_CLOEXEC);
-  if (fd < 0 || ftruncate(fd, sizeof(Slot)) != 0)
-    fail(ErrorKind::state, "[launch.slot] no shared memory: {}", std::strerror(errno));
+// The descriptor of memory that a watching process can read, or minus the error.
+int memory() {
+  static const int fd = [] {
+    const int made = memfd_create("nnscaler-slot", MFD_CLOEXEC);
+    return made < 0 || ftruncate(made, sizeof(Slot)) != 0 ? -errno : made;
+  }();
   return fd;
 }
 
 }  // namespace
 
 int slot_descriptor() {
-  static const int fd = make_memory();
-  return fd;
+  if (memory() < 0)
+    fail(ErrorKind::state, "[launch.slot] no shared memory: {}", std::strerror(-memory()));
+  return memory();
 }
 
 Slot& slot() {
   static Slot& mine = []() -> Slot& {
+    // A process that nobody watches does without (a limit on file sizes forbids shared memory).
+    const int flags = memory() < 0 ? MAP_SHARED | MAP_ANONYMOUS : MAP_SHARED;
     void* at =
-        mmap(nullptr, sizeof(Slot), PROT_READ | PROT_WRITE, MAP_SHARED, slot_descriptor(), 0);
+        mmap(nullptr, sizeof(Slot), PROT_READ | PROT_WRITE, flags, std::max(memory(), -1), 0);
     if (at == MAP_FAILED)
       fail(ErrorKind::state, "[launch.slot] no shared memory: {}", std::strerror(errno));
     return *static_cast<Slot*>(at);  // zeros are its first state

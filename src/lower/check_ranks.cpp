@@ -113,8 +113,10 @@ class Play {
       for (size_t r = 0; r < events_.size(); ++r)
         while (step(r)) moved = true;
     }
-    for (size_t r = 0; r < events_.size(); ++r)
-      if (next_[r] < events_[r].size()) stuck(r);
+    // Of ranks that wait for each other, first one whose message nobody has left to send.
+    for (const bool cause : {true, false})
+      for (size_t r = 0; r < events_.size(); ++r)
+        if (next_[r] < events_[r].size() && (!cause || is_unsent(r))) stuck(r);
     for (const auto& [key, box] : mail_)
       for (const Event* e : box)
         broken("rank {} sends {} ({}) to rank {} in micro-batch {}, which never receives it",
@@ -173,11 +175,23 @@ class Play {
     return true;
   }
 
+  // Whether a rank waits for a message that its sender has not still to send.
+  bool is_unsent(size_t r) const {
+    const Event& e = events_[r][next_[r]];
+    if (e.kind != Event::receive) return false;
+    const auto& theirs = events_[static_cast<size_t>(e.peer)];
+    return std::none_of(theirs.begin(), theirs.end(), [&](const Event& s) {
+      return s.kind == Event::send && s.peer == static_cast<int>(r) && s.tag == e.tag &&
+             s.micro == e.micro;
+    });
+  }
+
   [[noreturn]] void stuck(size_t r) const {
     const Event& e = events_[r][next_[r]];
     if (e.kind == Event::receive)
-      broken("rank {} waits for {} ({}) of micro-batch {} from rank {}, which never sends it", r,
-             e.region, place(*e.instr), e.micro, e.peer);
+      broken("rank {} waits for {} ({}) of micro-batch {} from rank {}, which {}", r, e.region,
+             place(*e.instr), e.micro, e.peer,
+             is_unsent(r) ? "never sends it" : "waits itself before it sends it");
     std::string others;
     for (int other : e.group) {
       const size_t o = static_cast<size_t>(other);

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <set>
 
+#include "annotate/assisted.h"
 #include "base/error.h"
 
 namespace nns::plan {
@@ -51,8 +52,8 @@ std::vector<Place> Builder::choices(int id) const {
   return b ? b->transform_space() : std::vector<Place>{};
 }
 
-std::optional<std::string> Builder::refusal(int id, int input, int dim, int parts,
-                                            bool uneven) const {
+std::optional<std::string> Builder::refusal(int id, int input, int dim, int parts, bool uneven,
+                                            bool in_turns) const {
   const auto& b = binding(id);
   if (!b) return "the operator has no annotation, so it can only be replicated";
   const auto identifier = b->identifier(input, dim);
@@ -60,9 +61,15 @@ std::optional<std::string> Builder::refusal(int id, int input, int dim, int part
   const auto& cuts = ops_.at(static_cast<size_t>(id)).cuts;
   const auto before = cuts.find(*identifier);
   // Uneven parts of parts have no layout.
-  return b->refusal(input, dim,
-                    static_cast<int64_t>(parts) * (before == cuts.end() ? 1 : before->second),
-                    uneven && before == cuts.end());
+  uneven = uneven && before == cuts.end();
+  auto why =
+      b->refusal(input, dim,
+                 static_cast<int64_t>(parts) * (before == cuts.end() ? 1 : before->second), uneven);
+  if (!why && in_turns &&
+      annotate::is_assisted(annotate::CallView(*graph_, node(id)),
+                            b->split(input, dim, parts, uneven)))
+    why = "its parts need each other's results, so they cannot run in turns";
+  return why;
 }
 
 std::optional<annotate::Split> Builder::split(int id, int input, int dim, int parts) const {

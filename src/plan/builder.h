@@ -23,9 +23,10 @@ class Builder {
   // Parts are equal, or where `uneven` may differ by one. Throws a plan Error that names operator,
   // dimension, sizes and the legal choices.
   void partition(int node, int input, int dim, int parts, bool uneven = false);
-  // Why `partition` would refuse, or nothing.
-  std::optional<std::string> refusal(int node, int input, int dim, int parts,
-                                     bool uneven = false) const;
+  // Why `partition` would refuse, or nothing; with `in_turns`, also why the parts could not run one
+  // after another on a device.
+  std::optional<std::string> refusal(int node, int input, int dim, int parts, bool uneven = false,
+                                     bool in_turns = false) const;
   // What `partition` would do to the node's tensors; nothing where it would refuse.
   std::optional<annotate::Split> split(int node, int input, int dim, int parts) const;
   // Every (input, dim) of the node that can be cut at all.

@@ -1,4 +1,4 @@
---- One rank of tests/bench/collectives.py: median time of an all-reduce of our communicator by size.
+--- One rank of tests/bench/collectives.py: median time of an all-reduce of ours by size.
 --- Run: mpirun -np 2 nnscaler tests/bench/all_reduce.lua
 local comm = require 'nnscaler._C.comm'
 local clock = require('nnscaler._C.base').clock

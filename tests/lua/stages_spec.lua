@@ -57,7 +57,8 @@ describe('the program of a pipeline', function()
       assert.equal(0, count(by_name.backward, 'accumulate'))
       assert.equal(#program.parameters, count(by_name.weight, 'accumulate'))
       assert.equal(0, count(by_name.weight, 'comm::send') + count(by_name.weight, 'comm::receive'))
-      assert.is_true(count(by_name.weight, 'aten::mm') >= 16)
+      assert.is_true(count(by_name.weight, 'aten::mm')
+        + count(by_name.weight, 'nnscaler::linear_weight') >= 16)
     end
   end)
 

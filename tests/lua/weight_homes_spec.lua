@@ -1,5 +1,5 @@
---- Where weights rest under a plan, as lowered programs tell it: shards, buckets of gradients, weights
---- that stages share.
+--- Where weights rest under a plan, as lowered programs tell it: shards, buckets of gradients,
+--- weights that stages share.
 local T = require 'nnscaler.tensor'
 local lower = require 'nnscaler._C.lower'
 local nn = require 'nnscaler.nn'

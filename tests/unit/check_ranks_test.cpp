@@ -51,7 +51,8 @@ std::shared_ptr<const graph::Graph> linears() {
   sum.args = {{"self", ValueRef{x}}, {"dtype", {}}};
   sum.outputs = {value({}, Role::activation, true, "", 4)};
   g->nodes.push_back(sum);
-  g->outputs.push_back({ValueRef{sum.outputs[0]}});
+  g->outputs.resize(1);
+  g->outputs[0].node = ValueRef{sum.outputs[0]};
   return g;
 }
 

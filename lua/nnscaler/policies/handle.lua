@@ -179,11 +179,13 @@ function Graph:partition(node, where, parts)
   self.builder:partition(node.id, where.input, where.dim, parts, where.uneven)
 end
 
----Tells why `partition` would refuse, or nil.
+---Tells why `partition` would refuse, or nil. With `where.in_turns`, also why the parts could not run
+---one after another on a device.
 ---@return string?
 function Graph:refusal(node, where, parts)
   self.beat()
-  return self.builder:refusal(node.id, where.input, where.dim, parts, where.uneven)
+  return self.builder:refusal(node.id, where.input, where.dim, parts, where.uneven,
+    where.in_turns)
 end
 
 ---Tells what `partition` would do to each tensor: the dimension that it cuts, 'value' or

@@ -61,15 +61,18 @@ std::vector<std::vector<Timed>> time_line(const Schedule& s, const std::vector<S
       }
     }
   }
-  for (size_t r = 0; r < s.orders.size(); ++r) {
-    if (next[r] == s.orders[r].size()) continue;
-    const Action& a = s.orders[r][next[r]];
-    for (const Part& p : needs(s, a))
-      if (!ended.contains(p))
-        fail(ErrorKind::plan,
-             "[lower.schedule] '{}': rank {} waits for ever at {}: {} never ends before it", s.name,
-             r, text(a), text({std::get<0>(p), std::get<1>(p), std::get<2>(p)}));
-  }
+  // Of ranks that wait for each other, one that waits for itself is the cause.
+  for (const bool own : {true, false})
+    for (size_t r = 0; r < s.orders.size(); ++r) {
+      if (next[r] == s.orders[r].size()) continue;
+      const Action& a = s.orders[r][next[r]];
+      for (const auto& [kind, stage, micro] : needs(s, a))
+        if (!ended.contains({kind, stage, micro}) &&
+            (!own || s.rank_of(stage, micro) == static_cast<int>(r)))
+          fail(ErrorKind::plan,
+               "[lower.schedule] '{}': rank {} waits for ever at {}: {} never ends before it",
+               s.name, r, text(a), text({kind, stage, micro}));
+    }
   return lines;
 }
 

@@ -69,6 +69,7 @@ end
 
 -- Co-located parts. Devices 0,0,1,1 run two parts each.
 local function in_turns(where, plan, turns)
+  where.in_turns = true
   return function(graph)
     local devices = {}
     for d = 0, plan - 1 do

@@ -1,0 +1,99 @@
+--- What several ranks refuse, and in which words: jobs that differ, addresses that lead nowhere.
+local base = require 'nnscaler._C.base'
+local launchers = require 'tests.cli.support.launchers'
+local shell = require 'tests.cli.support.shell'
+
+local folder, remove = shell.folder()
+local job = ('run recipes/quickstart.lua threads=1 checkpoint.no_save=true gen_savedir=%s/g')
+  :format(folder)
+
+-- Ranks started by hand, each with its own arguments.
+local function by_hand(arguments)
+  local port = launchers.port()
+  local parts = { 'pids=; worst=0; ' }
+  for r, own in ipairs(arguments) do
+    parts[#parts + 1] = ("RANK=%d WORLD_SIZE=%d MASTER_ADDR=127.0.0.1 MASTER_PORT=%d timeout 60 "
+      .. "'%s' %s %s & pids=\"$pids $!\"; "):format(r - 1, #arguments, port, shell.binary,
+      job, own)
+  end
+  parts[#parts + 1] = 'for p in $pids; do wait $p; rc=$?; '
+    .. '[ $rc -gt $worst ] && worst=$rc; done; (exit $worst)'
+  return shell.run(table.concat(parts))
+end
+
+local function alone(variables, more)
+  return shell.run(("RANK=%d WORLD_SIZE=2 %s timeout 60 '%s' %s %s"):format(
+    variables:find 'rank0' and 0 or 1, (variables:gsub('rank0', '')), shell.binary, job,
+    more or ''))
+end
+
+describe('several ranks refuse', function()
+  teardown(remove)
+
+  it('jobs that differ, and name the key', function()
+    local said, code = by_hand { 'micro_batch_size=1', 'micro_batch_size=2' }
+    assert.equal(2, code, said)
+    assert.matches("[comm.job] the ranks were given different jobs: rank 0 has "
+      .. "'micro_batch_size: 1', rank 1 has 'micro_batch_size: 2'", said, 1, true)
+    local _, times = said:gsub('%[comm.job%]', '')
+    assert.is_true(times <= 2, said) -- the cause, and who leaves because of it
+  end)
+
+  it('models that differ under one job', function()
+    base.file_write(folder .. '/q.lua', [[
+      local job = dofile 'recipes/quickstart.lua'
+      job.model = function() -- of another width on each rank
+        local hidden = 10 + require('nnscaler').rank()
+        return require 'nnscaler.models.mlp' { sizes = { 100, hidden, 10 } }
+      end
+      return job
+    ]])
+    local before = job
+    job = job:gsub('recipes/quickstart.lua', folder .. '/q.lua')
+    local said, code = by_hand { '', '' }
+    job = before
+    assert.is_true(code ~= 0, said)
+    assert.matches('rank 1 made another graph or plan than rank 0', said)
+  end)
+
+  it('back ends that do not exist, and list those that do', function()
+    local said, code = shell.nnscaler(job .. ' comm.backend=smoke -n 2')
+    assert.equal(2, code, said)
+    assert.matches('expected one of auto | local | gloo | mpi', said, 1, true)
+  end)
+
+  it('another number of ranks than the launcher started', function()
+    local said, code = alone('MASTER_ADDR=127.0.0.1 MASTER_PORT=1', '-n 3')
+    assert.equal(2, code, said)
+    assert.matches('[cli.run] -n is 3, but environment started 2 ranks', said, 1, true)
+  end)
+
+  it('a port in use', function()
+    local port = launchers.port()
+    local said, code = shell.run(("python3 -c 'import socket, time; s = socket.socket(); "
+      .. 's.bind(("", %d)); s.listen(); time.sleep(20)\' & holder=$!; sleep 0.5; RANK=0 '
+      .. "WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d timeout 60 '%s' %s; rc=$?; "
+      .. 'kill $holder; (exit $rc)'):format(port, port, shell.binary, job))
+    assert.equal(1, code, said)
+    assert.matches(('port: %d'):format(port), said, 1, true)
+    assert.matches('address already in use', said, 1, true)
+  end)
+
+  it('a host that nobody reaches', function()
+    local said, code = alone('MASTER_ADDR=127.0.0.1 MASTER_PORT=' .. launchers.port(),
+      'comm.join_timeout_s=2')
+    assert.equal(1, code, said)
+    assert.matches('error: %[comm.gloo%][^\n]*timed out[^\n]*127.0.0.1', said)
+    said, code = alone('MASTER_ADDR=no-such-host.invalid MASTER_PORT=29500',
+      'comm.join_timeout_s=2')
+    assert.equal(1, code, said)
+    assert.matches('error: %[comm.gloo%][^\n]*no%-such%-host.invalid', said)
+  end)
+end)
+
+describe('more ranks than samples', function()
+  it('train all the same: a rank without samples counts for nothing', function()
+    local said, code = shell.nnscaler(job .. ' -n 4 micro_batch_size=100 max_train_steps=2')
+    assert.equal(0, code, said)
+  end)
+end)
