@@ -179,8 +179,8 @@ function Graph:partition(node, where, parts)
   self.builder:partition(node.id, where.input, where.dim, parts, where.uneven)
 end
 
----Tells why `partition` would refuse, or nil. With `where.in_turns`, also why the parts could not run
----one after another on a device.
+---Tells why `partition` would refuse, or nil. With `where.in_turns`, also why the parts could not
+---run one after another on a device.
 ---@return string?
 function Graph:refusal(node, where, parts)
   self.beat()
