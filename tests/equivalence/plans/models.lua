@@ -40,6 +40,17 @@ M.mlp = {
   end,
 }
 
+-- Micro-batches of other shapes: scale units meet them at different times.
+M.lengths = {
+  lengths = true,
+  make = function() return Mlp {} end,
+  sample = function(generator, k)
+    local rows = 4 + 4 * (k % 3)
+    return { x = T.randn({ rows, 8 }, { generator = generator, dtype = 'float64' }),
+      y = T.randn({ rows, 4 }, { generator = generator, dtype = 'float64' }) }
+  end,
+}
+
 local Branches = nn.class 'Branches'
 function Branches:init()
   self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)

@@ -3,8 +3,8 @@
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 
-local models = { 'mlp', 'branches', 'sigmoids', 'uneven', 'gpt', 'gpt_dropout', 'llama', 'losses',
-  'cnn' }
+local models = { 'mlp', 'lengths', 'branches', 'sigmoids', 'uneven', 'gpt', 'gpt_dropout', 'llama',
+  'losses', 'cnn' }
 
 -- name, policy, plan_ngpus, ranks, micro-batches, pas_config
 local plans = {
@@ -42,6 +42,8 @@ describe('under a plan,', function()
       local results = comm.run_local(plan[4], 'tests.equivalence.plans.rank', base.json_encode {
         model = model, policy = plan[2], plan = plan[3], world = plan[4],
         micro_batches = plan[5], pas_config = plan[6] or {},
+        -- Units in lockstep evaluate as many micro-batches each; here some have one less.
+        evaluate = model == 'lengths' and plan[2] ~= 'fsdp',
       })
       for r, text in ipairs(results) do
         local result = base.json_decode(text)
@@ -52,7 +54,9 @@ describe('under a plan,', function()
           assert.is_true(result.own < result.whole)
         end
         -- What was counted where it was copied is what the program says.
-        if result.buffers == 0 then assert.equal(result.expected, result.sent) end
+        if result.buffers == 0 and not result.lengths then
+          assert.equal(result.expected, result.sent)
+        end
       end
     end)
   end

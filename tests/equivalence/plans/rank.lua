@@ -130,6 +130,7 @@ return function(argument)
   return base.json_encode {
     sent = sent, expected = expected_bytes(program, case.world, rounds, backwards),
     traffic = program.traffic, buffers = #program.buffers,
+    lengths = models[case.model].lengths or false,
     worst = worst, where = where, cut = cut, whole = whole_bytes, own = local_bytes,
     plan = program.sharing.plan:text(),
   }
