@@ -57,14 +57,22 @@ function Engine:file_opts(mode)
     folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, settings = self.settings,
     model = self.model.class_name or 'model', first = not self.written[mode],
     device = job.device or 'cpu', strategy = job.broadcast_strategy,
+    rank = self.sharing and self.sharing.rank or 0,
   }
 end
 
--- The graph of a specialisation: traced, or with gen_reuse=graph one of before, the same on all
--- ranks.
+-- Whether all ranks make this specialisation at one time: the first one, in `prepare`. Shapes of
+-- later ones come to each scale unit in its own time, or never.
+function Engine:is_together(mode)
+  return self.sharing and mode == 'training' and not self.written.training
+end
+
+-- The graph of a specialisation: traced, or with gen_reuse=graph one of before.
 function Engine:graph_for(mode, shapes, make)
   local opts, shared = self:file_opts(mode), self.sharing
-  if opts.reuse ~= 'graph' or not shared then return files.graph(opts, shapes, make) end
+  if opts.reuse ~= 'graph' or not self:is_together(mode) then
+    return files.graph(opts, shapes, make)
+  end
   local mine
   local text = rank_zero.run(shared.everybody, shared.rank, function()
     mine = files.graph(opts, shapes, make)
@@ -73,13 +81,13 @@ function Engine:graph_for(mode, shapes, make)
   return mine or graphs.from_json(text)
 end
 
--- The text that runs as the program; with several ranks rank 0 writes those of all.
+-- The text that runs as the program; of the first one, rank 0 writes those of all ranks.
 function Engine:file_of(graph, program, mode)
   local opts = self:file_opts(mode)
-  opts.first_graph = self.first_graph
-  self.first_graph = self.first_graph or graph
-  if self.sharing then return generate.shared(self.sharing, graph, program, opts) end
-  local file = files.choose(program, opts, 0)
+  if self:is_together(mode) then
+    return generate.shared(self.sharing, graph, program, opts)
+  end
+  local file = files.choose(program, opts, opts.rank)
   files.commit { file }
   return file
 end
