@@ -147,7 +147,9 @@ function Engine:take_parts(program)
   self.traffic = program:traffic(cap, with_gradient)
   self.reducer = reducer.new {
     buckets = program:buckets(cap, with_gradient), shares = self.shares, places = self.places,
-    device = self.job.device, overlap = self.sharing.stages.count == 1,
+    -- In lockstep a unit's last backward may be an idle one, which completes no gradient.
+    device = self.job.device,
+    overlap = self.sharing.stages.count == 1 and not self.sharing.lockstep,
   }
   if self.sharing.units > 1 then
     local decays = {}
@@ -432,11 +434,10 @@ function Engine:train_step(samples, context)
     end
   end
   comm.flush()
+  -- Sums of gradients come first on all ranks: some have started in backward.
+  if shared then self.reducer:finish() end
   self.buffer_contents:commit()
-  if shared then
-    self.reducer:finish()
-    total, weight = unpack(shared:collect { total, weight })
-  end
+  if shared then total, weight = unpack(shared:collect { total, weight }) end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
 end
