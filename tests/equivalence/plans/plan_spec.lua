@@ -69,8 +69,8 @@ local function check(cell)
   local largest = 0
   for _, result in ipairs(cell.results) do
     check_calls(cell, result)
-    -- What was counted where it was copied is what the program says; buffers are sums beside it, and
-    -- the program tells its own shapes only.
+    -- What was counted where it was copied is what the program says; buffers are sums beside it,
+    -- and the program tells its own shapes only.
     local model = models[cell.model]
     if result.buffers == 0 and cell.dtype == 'float64' and model.group == 'main'
       and not model.varies then
