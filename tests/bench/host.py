@@ -2,10 +2,12 @@
 
     tests/bench/host.py [--rounds 5]
 
-An operator call is CPU time on 8×8 tensors (the least of many rounds; both without autograd);
-start-up is wall time of the whole process, for a run to the start of its first step.
+An operator call is CPU time on 8×8 tensors (the least of many rounds; all without autograd), beside
+it what LibTorch itself takes when C++ calls it, which both sides pay: "above it" compares the rest.
+Start-up is wall time of the whole process, for a run to the start of its first step.
 """
 import argparse
+import importlib.util
 import os
 import re
 import statistics
@@ -58,17 +60,26 @@ def seconds(command, until=None):
     return took or time.perf_counter() - start
 
 
+def floor(folder):
+    """Builds the program that calls LibTorch from C++; returns its path."""
+    torch = os.path.join(importlib.util.find_spec("torch").submodule_search_locations[0], "")
+    program = os.path.join(folder, "operators")
+    subprocess.run(["g++", "-O2", "-std=c++20", os.path.join(HERE, "operators.cpp"), f"-I{torch}include",
+                    f"-L{torch}lib", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{torch}lib", "-o", program], check=True)
+    return program
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--rounds", type=int, default=5)
     rounds = p.parse_args().rounds
-    ours, theirs = [], []
-    for _ in range(rounds):
-        ours.append(measure([BIN, os.path.join(HERE, "operators.lua")]))
-        theirs.append(measure([sys.executable, "-c", TORCH]))
+    with tempfile.TemporaryDirectory() as folder:
+        commands = [[BIN, os.path.join(HERE, "operators.lua")], [sys.executable, "-c", TORCH], [floor(folder)]]
+        rows = [[measure(command) for command in commands] for _ in range(rounds)]
     for name in ("add", "mm", "t"):
-        a, b = min(r[name] for r in ours), min(r[name] for r in theirs)
-        print(f"{name:4} ours {a:6.3f} us, PyTorch {b:6.3f} us, ratio {a / b:.2f}")
+        a, b, c = (min(row[k][name] for row in rows) for k in range(3))
+        print(f"{name:4} ours {a:6.3f} us, PyTorch {b:6.3f} us, ratio {a / b:.2f}; "
+              f"LibTorch {c:6.3f} us, above it {(a - c) / (b - c):.2f}")
     version = [seconds([BIN, "version"]) for _ in range(2 * rounds)]
     print(f"nnscaler version              {statistics.median(version) * 1e3:.0f} ms (least {min(version) * 1e3:.0f})")
     with tempfile.TemporaryDirectory() as folder:

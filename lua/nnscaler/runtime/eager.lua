@@ -4,6 +4,9 @@ local sample_of = require 'nnscaler.runtime.sample'
 
 local M = {}
 
+-- Bytes of garbage that steps may leave.
+local SWEEP = 8 * 2 ^ 20
+
 ---@class nnscaler.Engine
 ---@field parameters { name: string, data: nnscaler.Tensor, requires_grad: boolean }[]
 ---@field buffers { name: string, data: nnscaler.Tensor, persistent: boolean }[]
@@ -72,8 +75,19 @@ function Engine:train_step(samples, context)
       total, weight = total + n * losses[k], weight + n
     end
   end
+  self:sweep()
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
+end
+
+-- Collects what the forward passes left when it has become much. Lua would do so after as many
+-- objects as it likes to keep, however large the tensors behind them are.
+function Engine:sweep()
+  local _, bytes = self.random.live()
+  if bytes < (self.sweep_at or SWEEP) then return end
+  collectgarbage()
+  _, bytes = self.random.live()
+  self.sweep_at = bytes + SWEEP
 end
 
 --- Loss of one micro-batch of the evaluation data, without gradients.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <exception>
 
 #include "base/error.h"
@@ -10,6 +11,12 @@ namespace nns::comm {
 namespace {
 
 constexpr int kSpins = 4000, kYields = 4000;
+
+// Activations of a small micro-batch cross shared memory at once instead of after a handshake that
+// a rank in the middle of its computation answers late. Open MPI's own limit is 4,096 bytes.
+void send_small_messages_at_once() {
+  setenv("OMPI_MCA_btl_vader_eager_limit", "32768", 0);  // what the user set stays
+}
 
 class Requests : public Operation {
  public:
@@ -49,6 +56,7 @@ MpiWorld::MpiWorld(const Launch& launch, const ConnectOptions& options)
   int known = 0;
   MPI_Initialized(&known);
   if (known) fail(ErrorKind::state, "[comm.mpi] MPI is in use already; a process joins it once");
+  send_small_messages_at_once();
   int provided = 0;
   check_mpi(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided), "mpi");
   check_mpi(MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN), "mpi");
