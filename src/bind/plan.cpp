@@ -129,7 +129,8 @@ int plan_match(lua_State* L) {  // (plan, graph): throws unless the plan is for 
   plan::match(check_plan(L, 1), check_graph(L, 2));
   return 0;
 }
-// (plan) → { plan_ngpus =, stages = lists of devices, schedule =, chunks =, sharded = }
+// (plan) → { plan_ngpus =, stages = lists of devices, schedule =, chunks =, micro_batches =,
+// sharded = }
 int plan_info(lua_State* L) {
   const plan::Plan& plan = check_plan(L, 1);
   lua_createtable(L, 0, 5);
@@ -146,6 +147,8 @@ int plan_info(lua_State* L) {
   lua_setfield(L, -2, "schedule");
   lua_pushinteger(L, plan.chunks);
   lua_setfield(L, -2, "chunks");
+  lua_pushinteger(L, plan.micro_batches);
+  lua_setfield(L, -2, "micro_batches");
   lua_pushboolean(L, plan.weights == plan::WeightHome::sharded);
   lua_setfield(L, -2, "sharded");
   return 1;

@@ -50,6 +50,13 @@ class Lowering {
     out_.program.world = where_.world();
     for (const std::string& text : where_.fitted().notes) e_.note(text);
     out_.warnings = where_.fitted().warnings;
+    out_.program.embedded = options_.embedded;
+    if (options_.embedded && options_.plan && options_.plan->stages > 1)
+      throw Error(ErrorKind::plan,
+                  fmt::format("[lower.stages] the plan of {} has {} stages; expected one for a "
+                              "module inside a hand-written model",
+                              graph_.name, options_.plan->stages),
+                  "pipelines are for end-to-end modules: compute_config.use_end2end = true");
     held_.resize(graph_.values.size());
     bind_leaves();
     forward();
@@ -86,6 +93,8 @@ class Lowering {
       homes_.try_emplace(
           value.name, Home{home, role == SlotRole::parameter ? where_.share(id) : Share{}, shard});
     if (role == SlotRole::parameter && value.requires_grad) tape_.require_grad(slot);
+    if (role == SlotRole::input && options_.embedded && value.requires_grad)
+      tape_.require_grad(slot);
     if (role == SlotRole::parameter && where_.planned())
       out_.program.shares.push_back(homes_.at(value.name).share);
   }
@@ -549,7 +558,10 @@ class Lowering {
     e_.write_to(instrs);
     std::vector<std::pair<Ref, Ref>> seeds;
     Ref seed;
-    if (where_.is_last()) {
+    if (options_.embedded) {
+      for (size_t i = 0; i < out_.program.outputs.size(); ++i)
+        seed_results(out_.program.outputs[i], std::to_string(i + 1), seeds);
+    } else if (where_.is_last()) {
       const Ref loss = this->loss();
       seed = e_.new_slot(e_.type(loss), SlotRole::input, "seed");
       if (tape_.requires_grad(loss)) seeds.emplace_back(loss, seed);
@@ -572,10 +584,48 @@ class Lowering {
                                 instrs.push_back(std::move(instr));
                               }});
     send_gradients(gradients);
+    if (options_.embedded) give_back(seeds, gradients, instrs);
     name_slots(instrs, 0);
     Segment& segment = add_segment("backward");
     if (seed.id >= 0) segment.inputs.push_back(seed.id);
+    for (const auto& [name, slot] : out_.program.seeds) segment.inputs.push_back(slot);
+    for (const auto& [name, slot] : out_.program.input_gradients) segment.outputs.push_back(slot);
     segment.instrs = std::move(instrs);
+  }
+
+  // A seed for every result that depends on something that wants a gradient.
+  void seed_results(const Nest& nest, const std::string& name,
+                    std::vector<std::pair<Ref, Ref>>& seeds) {
+    if (const auto* ref = std::get_if<Ref>(&nest.node)) {
+      if (!tape_.requires_grad(*ref) || !is_floating(e_.dtype(*ref))) return;
+      const Ref seed = e_.new_slot(e_.type(*ref), SlotRole::input, "seed." + name);
+      seeds.emplace_back(*ref, seed);
+      out_.program.seeds.emplace_back(name, seed.id);
+    } else if (const auto* fields =
+                   std::get_if<std::vector<std::pair<std::string, Nest>>>(&nest.node)) {
+      for (const auto& [key, field] : *fields)
+        seed_results(field, fmt::format("{}.{}", name, key), seeds);
+    }
+  }
+
+  // Gradients of inputs become results of backward; a parameter that forward returned as it is gets
+  // its seed.
+  void give_back(const std::vector<std::pair<Ref, Ref>>& seeds, const std::vector<Ref>& gradients,
+                 std::vector<Instr>& instrs) {
+    for (const auto& [result, seed] : seeds) {
+      if (role(result) != SlotRole::parameter) continue;
+      Instr instr;
+      instr.kind = InstrKind::accumulate;
+      instr.args = {{"value", seed}};
+      instr.target = result.id;
+      instrs.push_back(std::move(instr));
+    }
+    for (int id : graph_.inputs) {
+      const Ref slot = slot_of({id});
+      const size_t at = static_cast<size_t>(slot.id);
+      if (at < gradients.size() && gradients[at].id >= 0)
+        out_.program.input_gradients.emplace_back(graph_.value({id}).name, gradients[at].id);
+    }
   }
 
   SlotRole role(Ref slot) const { return out_.program.slot(slot.id).role; }

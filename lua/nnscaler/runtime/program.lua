@@ -1,6 +1,7 @@
 --- The program engine: traces the model for the shapes it meets, lowers the graph to a program with
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
+local agree = require 'nnscaler.runtime.agree'
 local comm = require 'nnscaler.runtime.comm'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
@@ -56,7 +57,7 @@ function Engine:build(graph, training)
   local shared = self.sharing
   local program = lower.lower(graph, {
     device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
-    stage = shared and shared.stage, first = self.first,
+    stage = shared and shared.stage, first = self.first, embedded = self.embedded,
   })
   report(program)
   if shared and not self.shares then
@@ -66,7 +67,7 @@ function Engine:build(graph, training)
   local mode = training and 'training' or 'evaluation'
   local text, chunk, path = files.obtain(program, {
     folder = self.job.gen_savedir, reuse = self.job.gen_reuse, mode = mode,
-    model = self.model.class_name or 'model', first = not self.written[mode],
+    model = self.job.folder or self.model.class_name or 'model', first = not self.written[mode],
     rank = shared and shared.rank,
   })
   self.written[mode] = true
@@ -77,32 +78,54 @@ function Engine:build(graph, training)
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
   end
   return {
-    forward = segments.forward, backward = segments.backward,
+    forward = segments.forward, backward = segments.backward, lowered = program,
     context = { seed = self.job.seed or 0, step = 0, micro = 0, constants = constants },
   }
 end
 
--- Draws this rank's parts of the weights; no rank ever holds the whole model.
+-- Makes this rank's parts of the weights; no rank ever holds the whole model.
 function Engine:take_parts(program)
-  local seed, parts = self.job.seed or 0, {}
+  local parts = {}
   self.shares = program:parameters()
   for _, list in ipairs { self.shares, program:buffers() } do
     for _, leaf in ipairs(list) do parts[leaf.name] = leaf end
   end
   self.sharing.parts = parts
-  local function part(name, parameter)
-    local leaf = parts[name]
-    if not leaf then return nil end -- of another stage
-    local start = leaf.start
+  self:add_parts()
+end
+
+-- Values of a part of a weight, as `take` gives them unless the engine has its own.
+function Engine:draw(parameter, start, shape)
+  local data = parameter:draw_part(self.job.seed or 0, start, shape, self.job.device)
+  if parameter.requires_grad then data:requires_grad_(true) end
+  return data
+end
+
+function Engine:add_parts()
+  local parts, take = self.sharing and self.sharing.parts, self.take or self.draw
+  add_leaves(self, function(name, parameter)
+    local leaf = parts and parts[name]
+    if parts and not leaf then return nil end -- of another stage
+    local shape = leaf and leaf.shape or parameter.shape
+    local start = leaf and leaf.start
     if not start then
       start = {}
-      for d = 1, #leaf.shape do start[d] = 0 end
+      for d = 1, #shape do start[d] = 0 end
     end
-    local data = parameter:draw_part(seed, start, leaf.shape, self.job.device)
-    if parameter.requires_grad then data:requires_grad_(true) end
-    return data
-  end
-  add_leaves(self, part)
+    return take(self, parameter, start, shape)
+  end)
+end
+
+--- An engine with the same programs and weights of its own.
+---@param take fun(engine: table, parameter: nnscaler.Tensor, start: integer[], shape: integer[]):
+---  nnscaler.Tensor
+---@return nnscaler.ProgramEngine
+function Engine:twin(take)
+  local twin = setmetatable({}, Engine)
+  for key, value in next, self do twin[key] = value end
+  twin.take, twin.seeds = take, {}
+  twin:add_parts()
+  return twin
 end
 
 -- `take(name, leaf)` gives the tensor of a leaf, or nil when it is not this rank's; without it the
@@ -143,20 +166,27 @@ end
 ---@param model nnscaler.nn.Module
 ---@param job table seed, device, forward_args, gen_savedir, gen_reuse
 ---@param shared? nnscaler.Sharing of several ranks; made from the job if not given
+---@param opts? { embedded?: boolean, take?: function, arg_names?: string[] } `embedded`: the model
+---  is a module inside a hand-written one; `take` makes the parts of weights, as `twin` has it
 ---@return nnscaler.ProgramEngine
-function M.new(model, job, shared)
+function M.new(model, job, shared, opts)
+  opts = opts or {}
   local self = setmetatable({
-    model = model, job = job, written = {}, seeds = {}, paths = {},
+    model = model, job = job, written = {}, seeds = {}, paths = {}, embedded = opts.embedded,
+    take = opts.take,
   }, Engine)
   model:assign_paths()
   self.sharing = shared or sharing.new(job)
-  if not self.sharing then
+  if not self.sharing and self.take then
+    self:add_parts()
+  elseif not self.sharing then
     model:materialize(job.seed or 0, job.device)
     add_leaves(self)
   end
-  self.names = model.forward_arg_names or {}
+  self.names = opts.arg_names or model.forward_arg_names or {}
   local function cache(training)
     return trace.cache(model, {
+      arg_names = self.names, loss = not self.embedded,
       build = function(graph) return self:build(graph, training) end,
     })
   end
@@ -264,10 +294,21 @@ function Engine:reset_buffers()
   end
 end
 
-local function drop(saved)
+-- Releases what was kept for backward; samples belong to who gave them.
+local function drop(saved, inputs)
   for _, value in next, saved do
-    if type(value) == 'table' then drop(value) else C.release(value) end
+    if type(value) == 'table' then
+      drop(value, inputs)
+    elseif not inputs[value] then
+      C.release(value)
+    end
   end
+end
+
+local function set_of(list)
+  local set = {}
+  for _, value in next, list do set[value] = true end
+  return set
 end
 
 -- Whether a nested result contains the tensor.
@@ -279,24 +320,24 @@ local function holds(value, x)
   return false
 end
 
--- Forward of a micro-batch; what backward needs is kept in the returned table. An idle one only
--- keeps step with other units.
-function Engine:forward(sample, step, micro, idle)
+-- Forward of a micro-batch, of the given weight or the one it tells itself; what backward needs is
+-- kept in the returned table. An idle one only keeps step with other units.
+function Engine:forward(sample, step, micro, idle, weight)
   launch.at_phase 'forward'
   local args, n_args = sample_of.arguments(self.job, sample)
   args.n = n_args
   local program = self.training:get(args, true)
   local pass = { program = program, saved = {}, sample = sample, step = step, micro = micro }
   local context = program.context
-  context.step, context.micro = step, micro
+  context.seed, context.step, context.micro = self.job.seed or 0, step, micro
+  pass.inputs = self:inputs(args, n_args)
   local results = {
-    C.run(program.forward, self.tensors, pass.saved, self.contents, self:inputs(args, n_args),
-      context),
+    C.run(program.forward, self.tensors, pass.saved, self.contents, pass.inputs, context),
   }
   if idle then self:drop_contents() else self:turn_buffers() end
   local loss = results[1]
   if loss then -- else another stage makes it
-    pass.loss, pass.n = loss, idle and 0 or sample_of.weight(sample, results[2])
+    pass.loss, pass.n = loss, idle and 0 or weight or sample_of.weight(sample, results[2])
     pass.value, pass.rest = loss:item(), { select(2, unpack(results)) }
   end
   return pass
@@ -304,23 +345,22 @@ end
 
 -- Backward of a micro-batch. One that counts for nothing (its loss may be 0/0) runs only where
 -- others wait for its gradients, which are zeros then.
-function Engine:backward(pass)
+function Engine:backward(pass, seed_of)
   local program, context = pass.program, pass.program.context
   local empty = pass.n == 0
   local shared = self.sharing
   if not program.backward or (empty and not (shared and (shared.staged or shared.lockstep))) then
-    drop(pass.saved)
+    drop(pass.saved, set_of(pass.inputs))
   else
     launch.at_phase 'backward'
     context.step, context.micro = pass.step, pass.micro
-    local seed = pass.loss and self:seed_of(pass.loss, pass.n)
+    local seed = pass.loss and (seed_of or self.seed_of)(self, pass.loss, pass.n)
     if empty then
       self:backward_empty(program, pass, seed)
     else
       C.run(program.backward, self.tensors, pass.saved, self.gradients, seed, context)
     end
   end
-  if pass.loss and not holds(pass.rest, pass.loss) then C.release(pass.loss) end
 end
 
 -- Keeps of the gradients only what other ranks gave for this one's shards.
@@ -350,14 +390,39 @@ function Engine:order(count)
   return order
 end
 
+-- Sums the gradients over the ranks that hold addends of them.
+function Engine:reduce()
+  self.sharing:reduce(self.shares, function(share)
+    local place = self.places[share.name]
+    -- A rank whose micro-batches were all empty adds zeros.
+    if not place.table[place.key] then
+      place.table[place.key] = tensor.zeros(share.shape, {
+        dtype = share.dtype, device = self.job.device,
+      })
+    end
+    return place.table[place.key]
+  end)
+end
+
+---@class nnscaler.StepContext
+---@field step? integer
+---@field weights? number[] of the micro-batches; by default they tell themselves
+---@field seed_of? fun(engine, loss: nnscaler.Tensor, n: number): nnscaler.Tensor by default n
+---@field on_loss? fun(k: integer, loss: nnscaler.Tensor, rest: any[]) gets the loss of micro-batch
+---  k; otherwise it is released
+---@field unsummed? boolean leave out the sum of gradients over ranks
+
 --- Forward and backward of the micro-batches of one step, in their order.
 ---@param samples any[]
----@param context { step: integer }
+---@param context nnscaler.StepContext
 ---@return { loss: number, weight: number, losses: number[], outputs: any[] }
 function Engine:train_step(samples, context)
   self:reset_buffers()
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   local shared = self.sharing
+  if samples[1] ~= nil then
+    agree.check(shared, self:inputs(sample_of.arguments(self.job, samples[1])))
+  end
   local count = shared and shared:rounds(#samples) or #samples
   for _, action in ipairs(self:order(count)) do
     local k = action.micro
@@ -365,11 +430,18 @@ function Engine:train_step(samples, context)
       -- Micro-batch k of the step belongs to scale unit k mod U.
       local micro, idle = shared and k * shared.units + shared.unit or k, k >= #samples
       passes[k] = self:forward(idle and self.template or samples[k + 1], context.step or 0, micro,
-        idle)
+        idle, context.weights and context.weights[k + 1])
     else
       local pass = passes[k]
-      self:backward(pass)
+      self:backward(pass, context.seed_of)
       passes[k] = nil
+      if pass.loss then
+        if context.on_loss and k < #samples then
+          context.on_loss(k + 1, pass.loss, pass.rest)
+        elseif not holds(pass.rest, pass.loss) then
+          C.release(pass.loss)
+        end
+      end
       if pass.loss and k < #samples then
         losses[k + 1], outputs[k + 1] = pass.value, pass.rest
         if pass.n > 0 then total, weight = total + pass.n * pass.value, weight + pass.n end
@@ -378,20 +450,25 @@ function Engine:train_step(samples, context)
   end
   self:commit_buffers()
   if shared then
-    shared:reduce(self.shares, function(share)
-      local place = self.places[share.name]
-      -- A rank whose micro-batches were all empty adds zeros.
-      if not place.table[place.key] then
-        place.table[place.key] = tensor.zeros(share.shape, {
-          dtype = share.dtype, device = self.job.device,
-        })
-      end
-      return place.table[place.key]
-    end)
+    if not context.unsummed then self:reduce() end
     total, weight = unpack(shared:collect { total, weight })
   end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
+end
+
+--- What forward returns for a sample in evaluation mode; nothing where another stage makes it.
+---@param sample any
+---@param context { step: integer, micro: integer }
+---@return any ...
+function Engine:infer(sample, context)
+  local args, n_args = sample_of.arguments(self.job, sample)
+  args.n = n_args
+  local program = self.evaluation:get(args, false)
+  program.context.seed = self.job.seed or 0
+  program.context.step, program.context.micro = context.step or 0, context.micro or 0
+  return C.run(program.forward, self.tensors, {}, self.contents, self:inputs(args, n_args),
+    program.context)
 end
 
 --- Loss of one micro-batch of the evaluation data, without gradients.
@@ -399,14 +476,7 @@ end
 ---@param context { step: integer, micro: integer }
 ---@return number loss, number weight, any[] outputs
 function Engine:eval_step(sample, context)
-  local args, n_args = sample_of.arguments(self.job, sample)
-  args.n = n_args
-  local program = self.evaluation:get(args, false)
-  program.context.step, program.context.micro = context.step or 0, context.micro or 0
-  local results = {
-    C.run(program.forward, self.tensors, {}, self.contents, self:inputs(args, n_args),
-      program.context),
-  }
+  local results = { self:infer(sample, context) }
   if not results[1] then return 0, 0, {} end -- another stage makes the loss
   sample_of.check_loss(results[1])
   local n = sample_of.weight(sample, results[2])

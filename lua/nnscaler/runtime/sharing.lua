@@ -35,7 +35,19 @@ function M.new(job)
       :format(runtime_ngpus, size), 'start as many ranks as runtime_ngpus: nnscaler run -n '
       .. runtime_ngpus)
   end
-  local self = setmetatable({ job = job, rank = world:rank(), size = size,
+  return M.at(job, world:rank(), plan_ngpus, runtime_ngpus)
+end
+
+--- What the rank of a run needs; with `alone`, to write its program without the other ranks.
+---@param job table
+---@param rank integer
+---@param plan_ngpus integer
+---@param runtime_ngpus integer
+---@param alone? boolean
+---@return nnscaler.Sharing
+function M.at(job, rank, plan_ngpus, runtime_ngpus, alone)
+  local size = runtime_ngpus
+  local self = setmetatable({ job = job, rank = rank, size = size, alone = alone,
     plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus }, Sharing)
   -- Ranks with the same place in every scale unit.
   self.across = {}
@@ -58,7 +70,8 @@ function Sharing:plan_for(graph)
     plan_ngpus = self.plan_ngpus, runtime_ngpus = self.runtime_ngpus,
     pas_config = self.job.pas_config or {}, micro_batches = self.job.micro_batches or 1,
   })
-  local hashes = groups.group(self.everybody):exchange(graph:hash() .. ' ' .. self.plan:hash())
+  local mine = graph:hash() .. ' ' .. self.plan:hash()
+  local hashes = self.alone and { mine } or groups.group(self.everybody):exchange(mine)
   for r, hash in ipairs(hashes) do
     if hash ~= hashes[1] then
       fail('communication', 'runtime.plan', ('rank %d made another graph or plan than rank 0')
@@ -89,13 +102,30 @@ function Sharing:take_place(info)
   if #info.stages > 1 then self.staged = stages.new(info, self.stage) end
 end
 
+---@class nnscaler.Reducer what sums the gradient of one parameter
+---@field name string of the parameter
+---@field ranks integer[]
+
+---@alias nnscaler.ReducerHook fun(reducer: nnscaler.Reducer, gradient: nnscaler.Tensor)
+
+--- Sums a gradient in place over ranks, between hooks.
+---@param reducer nnscaler.Reducer
+---@param gradient nnscaler.Tensor
+---@param hooks? { before: nnscaler.ReducerHook[], after: nnscaler.ReducerHook[] }
+function M.sum(reducer, gradient, hooks)
+  for _, hook in ipairs(hooks and hooks.before or {}) do hook(reducer, gradient) end
+  groups.group(reducer.ranks):all_reduce(gradient)
+  for _, hook in ipairs(hooks and hooks.after or {}) do hook(reducer, gradient) end
+end
+
 --- Sums the gradients of parameters whose addends lie on several ranks.
 ---@param shares { name: string, reduce: integer[]|nil, gradient: boolean }[]
 ---@param gradient fun(share: table): nnscaler.Tensor
-function Sharing:reduce(shares, gradient)
+---@param hooks? { before: nnscaler.ReducerHook[], after: nnscaler.ReducerHook[] }
+function Sharing:reduce(shares, gradient, hooks)
   for _, share in ipairs(shares) do
     if share.reduce and share.gradient then
-      groups.group(share.reduce):all_reduce(gradient(share))
+      M.sum({ name = share.name, ranks = share.reduce }, gradient(share), hooks)
     end
   end
 end
