@@ -30,8 +30,8 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-// (graph [, { device =, plan =, rank =, first = the first program under the plan, in whose
-// homes weights stay }]) → program
+// (graph [, { device =, plan =, rank =, embedded =, first = the first program under the plan, in
+// whose homes weights stay }]) → program
 int lower_graph(lua_State* L) {
   const graph::Graph& graph = check_graph(L, 1);
   lower::Options options;
@@ -39,6 +39,7 @@ int lower_graph(lua_State* L) {
     const std::string device = script::field_string(L, 2, "device", "cpu");
     options.device = device.substr(0, device.find(':'));
     options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
+    options.embedded = script::field_boolean(L, 2, "embedded", false);
     lua_getfield(L, 2, "plan");
     if (!lua_isnil(L, -1))
       options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
@@ -191,9 +192,9 @@ int parameters(lua_State* L) {
       lua_setfield(L, -2, "holders");
       lua_pushboolean(L, share.sharded);
       lua_setfield(L, -2, "sharded");
-      lua_pushinteger(L, addends(p, p.parameters[i]));
-      lua_setfield(L, -2, "addends");
     }
+    lua_pushinteger(L, addends(p, p.parameters[i]));
+    lua_setfield(L, -2, "addends");
     lua_pop(L, 1);
   }
   return 1;
@@ -269,6 +270,24 @@ int traffic(lua_State* L) {
     lua_setfield(L, -2, "weights");
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
+  return 1;
+}
+
+void push_names(lua_State* L, const std::vector<std::pair<std::string, int>>& list) {
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    push_string(L, list[i].first);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+// Of an embedded program: the results of forward that backward takes gradients of ("1", "2.h.0"),
+// and the inputs whose gradients it gives.
+int seeds(lua_State* L) {
+  push_names(L, program(L).seeds);
+  return 1;
+}
+int input_gradients(lua_State* L) {
+  push_names(L, program(L).input_gradients);
   return 1;
 }
 
@@ -370,6 +389,8 @@ int open(lua_State* L) {
                              {"segments", guarded<segments>},
                              {"groups", guarded<groups>},
                              {"constants", guarded<constants>},
+                             {"seeds", guarded<seeds>},
+                             {"input_gradients", guarded<input_gradients>},
                              {"fallbacks", guarded<fallbacks>},
                              {"memory", guarded<memory>},
                              {"notes", guarded<lines<&Lowered::notes>>},

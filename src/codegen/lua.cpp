@@ -106,7 +106,7 @@ class FileWriter {
       out += wrap(line + " })", kWidth, "  ") + "\n";
     }
     std::string used;
-    for (const char* helper : {"release", "accumulate", "accumulate_copy", "update"})
+    for (const char* helper : {"release", "accumulate", "accumulate_copy", "update", "random_key"})
       if (functions_.find(fmt::format(" {}(", helper)) != std::string::npos ||
           segments.find(fmt::format(" {}(", helper)) != std::string::npos)
         used += fmt::format("{}{}", used.empty() ? "" : ", ", helper);
@@ -358,10 +358,11 @@ class FileWriter {
   }
 
   static std::set<std::string> reserved_names() {
-    std::set<std::string> names = {
-        "rt",     "aten",  "nnscaler", "comm", "block", "release", "accumulate", "accumulate_copy",
-        "update", "input", "seed",     "rest", "i",     "_",       "unpack",     "require",
-        "math"};
+    std::set<std::string> names = {"rt",      "aten",       "nnscaler",   "comm",
+                                   "block",   "release",    "accumulate", "accumulate_copy",
+                                   "update",  "random_key", "input",      "seed",
+                                   "rest",    "i",          "_",          "unpack",
+                                   "require", "math"};
     names.insert(std::begin(kTables), std::end(kTables));
     names.erase("_");
     return names;
@@ -539,6 +540,14 @@ class FileWriter {
     w.raw(fmt::format("{} = {}", it->second, w.expression(slot)));
   }
 
+  // One seed, or a list of them.
+  std::string seed_name(int slot) const {
+    const auto& seeds = program_.seeds;
+    for (size_t i = 0; i < seeds.size(); ++i)
+      if (seeds[i].second == slot) return fmt::format("seed[{}]", i + 1);
+    return "seed";
+  }
+
   static bool read_here(const Segment& segment, int slot) {
     for (const Instr& instr : segment.instrs) {
       const auto in = lower::reads(instr);
@@ -581,7 +590,7 @@ class FileWriter {
     for (int in : segment.inputs) {
       const std::string& name = program_.slot(in).name;
       if (!forward) {
-        w.bind(in, "seed");
+        w.bind(in, seed_name(in));
         store_top(segment, in, w);
         continue;
       }
@@ -611,6 +620,12 @@ class FileWriter {
     if (program_.returns(segment))
       for (const graph::Nest& nest : program_.outputs)
         results += (results.empty() ? "" : ", ") + nest_text(nest, w);
+    if (segment.kind == lower::SegmentKind::backward && !program_.input_gradients.empty()) {
+      for (const auto& [name, slot] : program_.input_gradients)
+        results += fmt::format("{}[{}] = {}", results.empty() ? "{ " : ", ", quoted(name),
+                               w.expression(slot));
+      results += " }";
+    }
     if (!results.empty()) w.raw(wrap("return " + results, kWidth, "    "));
     std::string out = fmt::format("\nlocal function {}({})\n", segment.name,
                                   forward ? "p, s, u, input, ctx" : "p, s, g, seed, ctx");

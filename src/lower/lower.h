@@ -20,6 +20,9 @@ struct Options {
   std::shared_ptr<const plan::Plan> plan;
   int rank = 0;
   std::shared_ptr<const Homes> homes;  // of the weights, from the first graph under the plan
+  // The graph is a module inside a hand-written model: backward takes a gradient of each result
+  // that has one and gives those of the inputs that want one.
+  bool embedded = false;
 };
 
 // A call that executes again under autograd in backward, for want of a derivative rule.

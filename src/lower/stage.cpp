@@ -91,7 +91,9 @@ StageLowering::StageLowering(const Graph& graph, Distribution where, Emitter& em
 void StageLowering::bind_leaf(int value, const OperandUse& use, Ref slot,
                               std::optional<Shard> shard) {
   held_[static_cast<size_t>(value)] = {use, slot, std::move(shard), {}};
-  if (role(slot) == SlotRole::parameter && graph_.value({value}).requires_grad)
+  const SlotRole role = this->role(slot);
+  if (graph_.value({value}).requires_grad &&
+      (role == SlotRole::parameter || (role == SlotRole::input && out_.program.embedded)))
     tape_.require_grad(slot);
 }
 
@@ -397,7 +399,10 @@ void StageLowering::backward(bool split) {
   e_.write_to(instrs);
   std::vector<std::pair<Ref, Ref>> seeds;
   Ref seed;
-  if (where_.is_last()) {
+  if (out_.program.embedded) {
+    for (size_t i = 0; i < out_.program.outputs.size(); ++i)
+      seed_results(out_.program.outputs[i], std::to_string(i + 1), seeds);
+  } else if (where_.is_last()) {
     const Ref loss = this->loss();
     seed = e_.new_slot(e_.type(loss), SlotRole::input, "seed");
     if (tape_.requires_grad(loss)) seeds.emplace_back(loss, seed);
@@ -420,9 +425,12 @@ void StageLowering::backward(bool split) {
                               instrs.push_back(std::move(instr));
                             }});
   send_gradients(gradients);
+  if (out_.program.embedded) give_back(seeds, gradients, instrs);
   name_slots(instrs, 0);
   Segment& segment = add_segment(SegmentKind::backward);
   if (seed.id >= 0) segment.inputs.push_back(seed.id);
+  for (const auto& [name, slot] : out_.program.seeds) segment.inputs.push_back(slot);
+  for (const auto& [name, slot] : out_.program.input_gradients) segment.outputs.push_back(slot);
   segment.instrs = std::move(instrs);
   if (!split) return;
   // Gradients of activations, not of what is made of weights alone.
@@ -432,6 +440,41 @@ void StageLowering::backward(bool split) {
     if (gradients[slot].id >= 0 && !from_weights[slot]) roots.push_back(gradients[slot].id);
   std::vector<Instr> rest = take_weight_part(out_.program, segment.instrs, roots);
   add_segment(SegmentKind::weight).instrs = std::move(rest);
+}
+
+// A seed for every result that depends on something that wants a gradient.
+void StageLowering::seed_results(const Nest& nest, const std::string& name,
+                                 std::vector<std::pair<Ref, Ref>>& seeds) {
+  if (const auto* ref = std::get_if<Ref>(&nest.node)) {
+    if (!tape_.requires_grad(*ref) || !is_floating(e_.dtype(*ref))) return;
+    const Ref seed = e_.new_slot(e_.type(*ref), SlotRole::input, "seed." + name);
+    seeds.emplace_back(*ref, seed);
+    out_.program.seeds.emplace_back(name, seed.id);
+  } else if (const auto* fields =
+                 std::get_if<std::vector<std::pair<std::string, Nest>>>(&nest.node)) {
+    for (const auto& [key, field] : *fields)
+      seed_results(field, fmt::format("{}.{}", name, key), seeds);
+  }
+}
+
+// Gradients of inputs become results of backward; a parameter that forward returned as it is gets
+// its seed.
+void StageLowering::give_back(const std::vector<std::pair<Ref, Ref>>& seeds,
+                              const std::vector<Ref>& gradients, std::vector<Instr>& instrs) {
+  for (const auto& [result, seed] : seeds) {
+    if (role(result) != SlotRole::parameter) continue;
+    Instr instr;
+    instr.kind = InstrKind::accumulate;
+    instr.args = {{"value", seed}};
+    instr.target = result.id;
+    instrs.push_back(std::move(instr));
+  }
+  for (int id : graph_.inputs) {
+    const Ref slot = slot_of({id});
+    const size_t at = static_cast<size_t>(slot.id);
+    if (at < gradients.size() && gradients[at].id >= 0)
+      out_.program.input_gradients.emplace_back(graph_.value({id}).name, gradients[at].id);
+  }
 }
 
 // Writes a recompute region's forward calls again, on new slots.

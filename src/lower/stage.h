@@ -62,6 +62,10 @@ class StageLowering {
   void name_slots(const std::vector<Instr>& instrs, size_t first);
   graph::Nest convert(const graph::Nest& nest, std::vector<int>& outputs);
   Ref loss() const;
+  void seed_results(const graph::Nest& nest, const std::string& name,
+                    std::vector<std::pair<Ref, Ref>>& seeds);
+  void give_back(const std::vector<std::pair<Ref, Ref>>& seeds, const std::vector<Ref>& gradients,
+                 std::vector<Instr>& instrs);
   std::map<int, Ref> replay(int region, std::vector<Instr>& instrs);
   Segment& add_segment(SegmentKind kind);
   SlotRole role(Ref slot) const { return out_.program.slot(slot.id).role; }

@@ -22,6 +22,7 @@ end
 ---@class nnscaler.GenerateOpts : nnscaler.FileOpts
 ---@field device string
 ---@field strategy? string broadcast_strategy
+---@field embedded? boolean the model is a module inside a hand-written one
 ---@field first_graph? userdata the first one under the plan, in whose homes weights rest
 
 --- Lowers a graph under a plan for its ranks and writes their files; `visit` sees each program.
@@ -35,7 +36,7 @@ end
 function M.all(graph, plan, world, opts, visit, only)
   local made = {}
   for rank = only or 0, only or world.runtime_ngpus - 1 do
-    local place = { device = opts.device, plan = plan, rank = rank }
+    local place = { device = opts.device, plan = plan, rank = rank, embedded = opts.embedded }
     if opts.first_graph then place.first = lower.lower(opts.first_graph, place) end
     local program = lower.lower(graph, place)
     if visit then visit(program, rank) end

@@ -38,6 +38,15 @@ function M.operators(namespace, names)
   return functions
 end
 
+--- random_key(ctx, key): the key of a draw inside of a module that is part of a larger model.
+---@param ctx table
+---@param key string "<path below the module>:<operator>#<ordinal>"
+---@return string
+function M.random_key(ctx, key)
+  if ctx.at == '' then return key end
+  return ctx.at .. (key:byte(1) == 58 and '' or '.') .. key
+end
+
 --- update(contents, key, x): the buffer's content after this micro-batch.
 ---@param contents table
 ---@param key string|integer
