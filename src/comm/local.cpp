@@ -9,6 +9,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -199,30 +200,42 @@ class LocalGroup : public Group {
     count(elements * static_cast<int64_t>(like.element_size()));
   }
 
-  // All members post, each then works on what all posted, and leaves when all are done with it.
+  // All members post, each then works on what all posted, and leaves when all are done with it: the
+  // posts point into the members' tensors, so not even a failure elsewhere lets a member go earlier.
   template <class F>
   void meet(const char* operation, LocalWorld::Post post, F work) {
-    arrive(operation, [&] { room_->posts[static_cast<size_t>(position())] = std::move(post); });
-    std::vector<std::string> calls;
-    for (const auto& p : room_->posts) calls.push_back(p.call);
-    compare_calls(operation, calls);
-    work(room_->posts);
-    arrive(operation, [] {});
+    {
+      std::unique_lock lock(world_->mutex);
+      world_->throw_if_failed(operation);
+      room_->posts[static_cast<size_t>(position())] = std::move(post);
+      const uint64_t round = room_->round;
+      if (!arrive())
+        world_->wait(lock, operation, [&] { return room_->round != round; });
+    }
+    std::exception_ptr error;
+    try {
+      std::vector<std::string> calls;
+      for (const auto& p : room_->posts) calls.push_back(p.call);
+      compare_calls(operation, calls);
+      work(room_->posts);
+    } catch (...) {
+      error = std::current_exception();
+    }
+    {
+      std::unique_lock lock(world_->mutex);
+      const uint64_t round = room_->round;
+      if (!arrive()) world_->changed.wait(lock, [&] { return room_->round != round; });
+    }
+    if (error) std::rethrow_exception(error);
   }
 
-  template <class F>
-  void arrive(const char* operation, F under_lock) {
-    std::unique_lock lock(world_->mutex);
-    world_->throw_if_failed(operation);
-    under_lock();
-    const uint64_t round = room_->round;
-    if (++room_->arrived == size()) {
-      room_->arrived = 0;
-      ++room_->round;
-      world_->changed.notify_all();
-      return;
-    }
-    world_->wait(lock, operation, [&] { return room_->round != round; });
+  // Under the mutex: whether this member is the last to come, which lets the others go on.
+  bool arrive() {
+    if (++room_->arrived < size()) return false;
+    room_->arrived = 0;
+    ++room_->round;
+    world_->changed.notify_all();
+    return true;
   }
 
   std::shared_ptr<LocalWorld> world_;

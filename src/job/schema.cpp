@@ -71,7 +71,6 @@ constexpr Key kKeys[] = {
   {"comm.timeout_s", number, "600", "s", "A call that waits longer than this for other ranks is given up.", false, 0.001},
   {"comm.join_timeout_s", number, "300", "s", "How long ranks wait for each other when they start.", false, 0.001},
   {"comm.heartbeat_s", number, "1", "s", "Ranks tell each other that they live so often; one that is silent ten times as long is lost. 0: nobody watches.", false, 0},
-  {"comm.check", choice, "auto", "", "`full` compares each collective between the ranks before it starts; `auto` only those that a person wrote.", false, -1e300, "auto full"},
 
   // --- checkpoints
   {"checkpoint", group, "", "", "Saving and resuming."},

@@ -1,6 +1,7 @@
 #include "lower/exchange.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/error.h"
 
@@ -9,9 +10,9 @@ namespace {
 
 // Which axes of `use.layout`, cut finer as `mesh`, have partial gradients. Axis sizes of `mesh` are
 // a refinement of those of `use.layout` in the order that `align` gave; the partial ones are found
-// by aligning a layout that has value axes in their place.
-std::vector<bool> partial_axes(const Layout& from, const OperandUse& use, const Layout& mesh,
-                               const Shape& shape) {
+// by aligning a layout that has value axes in their place. Nothing where no mesh has them all.
+std::optional<std::vector<bool>> partial_axes(const Layout& from, const OperandUse& use,
+                                              const Layout& mesh, const Shape& shape) {
   Layout marked = use.layout, other = from;
   bool any = false;
   for (size_t a = 0; a < marked.axes.size(); ++a) {
@@ -22,8 +23,7 @@ std::vector<bool> partial_axes(const Layout& from, const OperandUse& use, const 
   }
   std::vector<bool> out(mesh.axes.size(), false);
   if (!any) return out;
-  NNS_CHECK(align(other, marked, shape) && marked.axes.size() == mesh.axes.size(),
-            "axes of {} and {} do not line up", to_string(from), to_string(use.layout));
+  if (!align(other, marked, shape) || marked.axes.size() != mesh.axes.size()) return std::nullopt;
   for (size_t a = 0; a < out.size(); ++a) out[a] = marked.axes[a].kind == AxisKind::value;
   return out;
 }
@@ -85,17 +85,18 @@ Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const Te
   const std::vector<Step> path = steps(from, use.layout, whole);
   const bool moved = std::any_of(path.begin(), path.end(),
                                  [](const Step& s) { return s.primitive == Primitive::move; });
-  if (path.empty() || moved) {
+  Layout mesh = from, goal = use.layout;
+  std::optional<std::vector<bool>> lined_up;
+  if (!path.empty() && !moved && align(mesh, goal, whole.shape))
+    lined_up = partial_axes(from, use, goal, whole.shape);
+  if (!lined_up) {
     for (const Step& step : path) x = collective(x, step, {}, whole);
     std::vector<int> axes;
     for (size_t a = 0; a < use.partial.size(); ++a)
       if (use.partial[a] && use.layout.axes[a].size > 1) axes.push_back(static_cast<int>(a));
     return copied(x, use.layout, axes);
   }
-  Layout mesh = from, goal = use.layout;
-  const bool aligned = align(mesh, goal, whole.shape);
-  std::vector<bool> partial =
-      aligned ? partial_axes(from, use, goal, whole.shape) : std::vector<bool>{};
+  std::vector<bool> partial = *lined_up;
   // What is left of the partial axes after each step, from the last to the first: a step that sums
   // them on the way back leaves whole gradients before it.
   std::vector<std::vector<int>> summed(path.size());

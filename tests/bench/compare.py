@@ -37,22 +37,24 @@ def child(command, **keywords):
     return out.decode(), err.decode()
 
 
+def train(recipe, steps, folder, changes):
+    """Runs WARM_UP + steps steps of a recipe; returns the rows of its metrics that are steps."""
+    metrics = os.path.join(folder, "metrics.jsonl")
+    data = os.path.join(SHARED, "data", "tinyshakespeare", "input.txt")
+    text = [f"data={data}"] if os.path.exists(data) else []
+    child([BIN, "run", recipe, *text, f"max_train_steps={WARM_UP + steps}", "checkpoint.no_save=true",
+           "max_val_steps=1", f"gen_savedir={folder}/gen", "--metrics", metrics, *changes], cwd=folder)
+    with open(metrics) as f:
+        return [row for row in map(json.loads, f) if "step_s" in row]
+
+
 def ours(preset, threads, steps, extra=()):
     with tempfile.TemporaryDirectory() as folder:
-        metrics = os.path.join(folder, "metrics.jsonl")
-        command = [BIN, "run", os.path.join(HERE, "gpt.lua"), *PRESETS[preset], f"cpu={folder}/cpu",
-                   f"max_train_steps={WARM_UP + steps}", f"threads={threads}", "checkpoint.no_save=true",
-                   "max_val_steps=1", f"gen_savedir={folder}/gen", "enable_progress_bar=false",
-                   "--metrics", metrics, *extra]
-        data = os.path.join(SHARED, "data", "tinyshakespeare", "input.txt")
-        if os.path.exists(data):
-            command.insert(3, f"data={data}")
-        child(command, cwd=folder)
-        with open(metrics) as f:
-            rows = [json.loads(line) for line in f]
+        rows = train(os.path.join(HERE, "gpt.lua"), steps, folder,
+                     [*PRESETS[preset], f"cpu={folder}/cpu", f"threads={threads}",
+                      "enable_progress_bar=false", *extra])
         with open(os.path.join(folder, "cpu")) as f:
             cpu = [float(line) for line in f][WARM_UP:]
-    rows = [r for r in rows if "step_s" in r]
     times = [r["step_s"] for r in rows[WARM_UP:]]
     return {"median": statistics.median(times), "cpu": statistics.median(cpu), "first": rows[0]["step_s"], "rss": max(r["rss_bytes"] for r in rows)}
 

@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 
-from compare import BIN, PRESETS, ROOT, SHARED, WARM_UP, child, spread
+from compare import PRESETS, ROOT, SHARED, WARM_UP, child, spread, train
 
 TORCH = os.path.join(SHARED, "bench", "torch")
 BATCH = {"tiny": 4, "baby": 12}  # samples of a step, all ranks together
@@ -27,19 +27,10 @@ def ours(preset, policy, steps, backend):
     micro = batch // 4 if policy == "pp" else batch if policy == "tp" else batch // 2
     changes = [c for c in PRESETS[preset] if not c.startswith("micro_batch_size")]
     with tempfile.TemporaryDirectory() as folder:
-        metrics = os.path.join(folder, "metrics.jsonl")
-        command = [BIN, "run", os.path.join(ROOT, "recipes", "nanogpt.lua"), *changes,
-                   f"micro_batch_size={micro}", f"global_batch_size={batch}", f"pas_policy={policy}",
-                   f"max_train_steps={WARM_UP + steps}", "threads=1", "checkpoint.no_save=true",
-                   "max_val_steps=1", f"gen_savedir={folder}/gen", f"comm.backend={backend}",
-                   "--metrics", metrics, "-n", "2"]
-        data = os.path.join(SHARED, "data", "tinyshakespeare", "input.txt")
-        if os.path.exists(data):
-            command.insert(3, f"data={data}")
-        child(command, cwd=folder)
-        with open(metrics) as f:
-            rows = [json.loads(line) for line in f]
-    return statistics.median([r["step_s"] for r in rows if "step_s" in r][WARM_UP:])
+        rows = train(os.path.join(ROOT, "recipes", "nanogpt.lua"), steps, folder,
+                     [*changes, f"micro_batch_size={micro}", f"global_batch_size={batch}",
+                      f"pas_policy={policy}", "threads=1", f"comm.backend={backend}", "-n", "2"])
+    return statistics.median([r["step_s"] for r in rows][WARM_UP:])
 
 
 def torch(preset, policy, steps):

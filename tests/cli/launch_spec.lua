@@ -3,38 +3,16 @@
 local base = require 'nnscaler._C.base'
 local launchers = require 'tests.cli.support.launchers'
 local shell = require 'tests.cli.support.shell'
+local training = require 'tests.cli.support.training'
 
-local folder, remove = shell.folder()
 local job = 'recipes/nanogpt.lua preset=tiny layers=1 width=16 block=8 precision=fp64 '
   .. 'max_val_steps=2 micro_batch_size=2 global_batch_size=4 dropout=0.1 threads=1'
 
-local function arguments(name, more)
-  return ('run %s checkpoint.save_dir=%s/%s gen_savedir=%s/%s.gen --metrics %s/%s.jsonl %s')
-    :format(job, folder, name, folder, name, folder, name, more)
-end
-
-local function rows(name)
-  local list = {}
-  for line in base.file_read(('%s/%s.jsonl'):format(folder, name)):gmatch '[^\n]+' do
-    list[#list + 1] = base.json_decode(line)
-  end
-  return list
-end
-
-local function near(want, got)
-  assert.equal(#want, #got)
-  for i, row in ipairs(want) do
-    for _, key in ipairs { 'train_loss', 'gnorm', 'val_loss' } do
-      if row[key] then
-        local off = math.abs(row[key] - got[i][key]) / row[key]
-        assert.is_true(off <= 1e-10, ('step %d: %s differs by %.3g'):format(i, key, off))
-      end
-    end
-  end
-end
+local runs = training.new(job)
+local folder, arguments, rows, near = runs.folder, runs.arguments, runs.rows, training.near
 
 describe('ranks as processes', function()
-  teardown(remove)
+  teardown(runs.remove)
   local out, code = shell.nnscaler(arguments('one', 'max_train_steps=20'))
   assert.equal(0, code, out)
   local want = rows 'one'

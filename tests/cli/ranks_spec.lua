@@ -1,38 +1,23 @@
 --- `nnscaler run -n N` with ranks as threads: the losses and norms of one rank, under every policy
 --- that runs today; they go on from each other's checkpoints.
-local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
+local training = require 'tests.cli.support.training'
 
-local folder, remove = shell.folder()
 local job = 'recipes/nanogpt.lua preset=tiny layers=2 width=32 block=16 precision=fp64 '
   .. 'max_val_steps=2 global_batch_size=8 dropout=0.1 threads=1 '
   .. 'comm.backend=local'
 
-local function train(name, more)
-  local out, code = shell.nnscaler(('run %s checkpoint.save_dir=%s/%s gen_savedir=%s/%s.gen '
-    .. '--metrics %s/%s.jsonl %s'):format(job, folder, name, folder, name, folder, name, more))
-  assert.equal(0, code, out)
-  local rows = {}
-  for line in base.file_read(('%s/%s.jsonl'):format(folder, name)):gmatch '[^\n]+' do
-    rows[#rows + 1] = base.json_decode(line)
-  end
-  return rows
-end
+local runs = training.new(job)
+local folder, near = runs.folder, training.near
 
-local function near(want, got)
-  assert.equal(#want, #got)
-  for i, row in ipairs(want) do
-    for _, key in ipairs { 'train_loss', 'gnorm', 'val_loss' } do
-      if row[key] then
-        local off = math.abs(row[key] - got[i][key]) / row[key]
-        assert.is_true(off <= 1e-10, ('step %d: %s differs by %.3g'):format(i, key, off))
-      end
-    end
-  end
+local function train(name, more)
+  local out, code = shell.nnscaler(runs.arguments(name, more))
+  assert.equal(0, code, out)
+  return runs.rows(name)
 end
 
 describe('several ranks', function()
-  teardown(remove)
+  teardown(runs.remove)
   local want = train('one', 'max_train_steps=6')
 
   for _, case in ipairs {

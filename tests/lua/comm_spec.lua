@@ -29,5 +29,13 @@ describe('local communicator', function()
     assert.matches('boom on one rank', tostring(e))
   end)
 
+  it('keeps what members show each other until all have read it', function()
+    for _ = 1, 40 do
+      local ok, e = pcall(run, 'fail_beside', 6)
+      assert.is_false(ok)
+      assert.matches('boom beside the group', tostring(e))
+    end
+  end)
+
   it('is nil before a rank has joined', function() assert.is_nil(comm.current()) end)
 end)

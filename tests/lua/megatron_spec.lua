@@ -4,6 +4,7 @@ local T = require 'nnscaler.tensor'
 local nn = require 'nnscaler.nn'
 local policies = require 'nnscaler.policies'
 local trace = require 'nnscaler.trace'
+local message = require 'tests.lua.support.message'
 
 local function graph_of(options)
   local model = Llama { vocab = options.vocab or 16, layers = 2, heads = 4,
@@ -26,12 +27,6 @@ local function lines(plan, ...)
     if all then n = n + 1 end
   end
   return n
-end
-
-local function message(f, ...)
-  local ok, e = pcall(f, ...)
-  assert.is_false(ok)
-  return tostring(e)
 end
 
 describe('megatron', function()

@@ -1,6 +1,7 @@
 -- Optimizers against PyTorch's formulas, written out in Lua numbers (float64).
 local T = require 'nnscaler.tensor'
 local optim = require 'nnscaler.optim'
+local message = require 'tests.lua.support.message'
 
 local function float64(values) return T.tensor(values, { dtype = 'float64' }) end
 
@@ -192,11 +193,6 @@ describe('optimizers', function()
 end)
 
 describe('messages of optimizers', function()
-  local function message(f, ...)
-    local ok, err = pcall(f, ...)
-    assert.is_false(ok, 'an error was expected')
-    return tostring(err)
-  end
   local function new(config) return message(optim.new, config, { parameter('w', { 1 }) }) end
 
   it('name what is wrong', function()

@@ -7,6 +7,7 @@ local plans = require 'nnscaler._C.plan'
 local policies = require 'nnscaler.policies'
 local runs = require 'tests.lua.support.runs'
 local trace = require 'nnscaler.trace'
+local message = require 'tests.lua.support.message'
 
 local function gpt_graph()
   local model = GPT { vocab = 16, layers = 2, heads = 2, width = 8, block = 4 }
@@ -20,12 +21,6 @@ local function run(policy, plan, runtime, pas)
   return policies.run(graph, policy, {
     plan_ngpus = plan, runtime_ngpus = runtime or plan, pas_config = pas or {}, micro_batches = 4,
   })
-end
-
-local function message(f, ...)
-  local ok, e = pcall(f, ...)
-  assert.is_false(ok)
-  return tostring(e)
 end
 
 -- Lines of the plan's text that contain `what`.

@@ -4,14 +4,9 @@ local own = require 'tests.lua.support.own_ops'
 local register_op = require 'nnscaler.register_op'
 local trace = require 'nnscaler.trace'
 local verify = require 'nnscaler.verify.registered'
+local message = require 'tests.lua.support.message'
 
 local place = 'tests.lua.support.own_ops'
-
-local function message(f, ...)
-  local ok, e = pcall(f, ...)
-  assert.is_false(ok)
-  return tostring(e)
-end
 
 local function check(name) return verify.check('tests::' .. name, place) end
 

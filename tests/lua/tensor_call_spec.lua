@@ -3,13 +3,8 @@ local C = require 'nnscaler._C.tensor'
 local F = require 'nnscaler.functional'
 local T = require 'nnscaler.tensor'
 local ops = require 'nnscaler.ops'
+local message = require 'tests.lua.support.message'
 local aten = ops.aten
-
-local function message_of(f, ...)
-  local ok, err = pcall(f, ...)
-  assert.is_false(ok)
-  return tostring(err)
-end
 
 describe('a call by name', function()
   local x = T.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
@@ -139,23 +134,23 @@ describe('an error of a call', function()
   local x = T.zeros(2, 3)
 
   it('names the argument that is wrong and what it should be', function()
-    local text = message_of(aten.linear, x, 'w')
+    local text = message(aten.linear, x, 'w')
     assert.matches("[tensor.call] aten::linear: argument 2 'weight' is the string 'w'; expected a "
       .. 'tensor', text, 1, true)
     assert.matches('aten::linear(Tensor input, Tensor weight', text, 1, true)
-    assert.matches("argument 2 'weight' is missing", message_of(aten.linear, x), 1, true)
-    assert.matches("there is no argument 'bais'", message_of(aten.linear, x, x, { bais = x }), 1,
+    assert.matches("argument 2 'weight' is missing", message(aten.linear, x), 1, true)
+    assert.matches("there is no argument 'bais'", message(aten.linear, x, x, { bais = x }), 1,
       true)
     assert.matches("argument 'weight' is given twice",
-      message_of(aten.linear, x, x, { weight = x }), 1, true)
+      message(aten.linear, x, x, { weight = x }), 1, true)
     assert.matches('4 arguments by position; expected at most 3',
-      message_of(aten.linear, x, x, x, x), 1, true)
+      message(aten.linear, x, x, x, x), 1, true)
     assert.matches("argument 2 'dim' is the number 0.5; expected an integer",
-      message_of(aten.unsqueeze, x, 0.5), 1, true)
+      message(aten.unsqueeze, x, 0.5), 1, true)
   end)
 
   it('lists the overloads when none matches', function()
-    local text = message_of(aten.add, x, 'y')
+    local text = message(aten.add, x, 'y')
     assert.matches("aten::add: no overload takes (a tensor float32[2, 3], the string 'y')", text, 1,
       true)
     assert.matches('aten::add.Tensor(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor', text,
@@ -164,8 +159,8 @@ describe('an error of a call', function()
 
   it('names operator, module path and all shapes when shapes do not fit', function()
     C.push_module('transformer.h.0.mlp')
-    local text = message_of(aten.linear, x, T.zeros(5, 4))
-    local product = message_of(aten.fmod, x, T.zeros(2, 2))
+    local text = message(aten.linear, x, T.zeros(5, 4))
+    local product = message(aten.fmod, x, T.zeros(2, 2))
     C.pop_module()
     assert.equal("[tensor.call] aten::linear in 'transformer.h.0.mlp': mm: mat1 and mat2 shapes "
       .. 'cannot be multiplied (2x3 and 4x5); input float32[2, 3]; weight float32[5, 4]', text)
@@ -175,31 +170,31 @@ describe('an error of a call', function()
   end)
 
   it('has no C++ stack in it', function()
-    assert.is_nil(message_of(aten.mm, x, x):find('Exception raised', 1, true))
-    assert.is_nil(message_of(function() return x:reshape(4, 4) end):find('\n', 1, true))
+    assert.is_nil(message(aten.mm, x, x):find('Exception raised', 1, true))
+    assert.is_nil(message(function() return x:reshape(4, 4) end):find('\n', 1, true))
   end)
 
   it('says which operator does not exist', function()
-    assert.matches("there is no operator 'aten::matmull'", message_of(function()
+    assert.matches("there is no operator 'aten::matmull'", message(function()
       return aten.matmull
     end), 1, true)
-    assert.matches("a tensor has no property or operator 'matmull'", message_of(function()
+    assert.matches("a tensor has no property or operator 'matmull'", message(function()
       return x:matmull(x)
     end), 1, true)
   end)
 
   it('explains why comparing and counting are refused', function()
-    assert.matches('tensors cannot be compared', message_of(function() return x < x end), 1, true)
-    assert.matches('tensors cannot be compared', message_of(function() return x <= x end), 1, true)
-    assert.matches('x:size(0)', message_of(function() return #x end), 1, true)
-    assert.matches('6 elements; expected one', message_of(function() return x:item() end), 1, true)
+    assert.matches('tensors cannot be compared', message(function() return x < x end), 1, true)
+    assert.matches('tensors cannot be compared', message(function() return x <= x end), 1, true)
+    assert.matches('x:size(0)', message(function() return #x end), 1, true)
+    assert.matches('6 elements; expected one', message(function() return x:item() end), 1, true)
   end)
 
   it('says what is wrong with a table of numbers', function()
     assert.matches('a list at depth 1 has 1 elements; expected 2 elements',
-      message_of(T.tensor, { { 1, 2 }, { 3 } }), 1, true)
-    assert.matches('an element is a string', message_of(T.tensor, { 'a' }), 1, true)
-    assert.matches("there is no dtype 'float31'", message_of(T.tensor, { 1 },
+      message(T.tensor, { { 1, 2 }, { 3 } }), 1, true)
+    assert.matches('an element is a string', message(T.tensor, { 'a' }), 1, true)
+    assert.matches("there is no dtype 'float31'", message(T.tensor, { 1 },
       { dtype = 'float31' }), 1, true)
   end)
 
@@ -207,7 +202,7 @@ describe('an error of a call', function()
     local usable, why = T.has_cuda()
     if usable then return pending('a GPU is here') end
     assert.is_true(#why > 0)
-    assert.matches("'cuda' cannot be used: ", message_of(T.zeros, { 2 }, { device = 'cuda' }), 1,
+    assert.matches("'cuda' cannot be used: ", message(T.zeros, { 2 }, { device = 'cuda' }), 1,
       true)
   end)
 end)
@@ -217,10 +212,10 @@ describe('random numbers', function()
     local function draw(seed) return T.randn(3, { generator = T.generator(seed) }):tolist() end
     assert.same(draw(1), draw(1))
     assert.not_same(draw(1), draw(2))
-    assert.matches('T.randn without a generator', message_of(T.randn, 2), 1, true)
+    assert.matches('T.randn without a generator', message(T.randn, 2), 1, true)
     assert.matches('aten::rand would draw from LibTorch\'s hidden generator',
-      message_of(aten.rand, { 2 }), 1, true)
-    assert.matches('hidden generator', message_of(function() T.zeros(2):normal_() end), 1, true)
+      message(aten.rand, { 2 }), 1, true)
+    assert.matches('hidden generator', message(function() T.zeros(2):normal_() end), 1, true)
     local x = T.zeros(100):uniform_(0, 1, { generator = T.generator(3) })
     assert.is_true(x:min():item() >= 0 and x:max():item() < 1 and x:std():item() > 0.1)
     local i = T.randint(2, 5, { 100 }, { generator = T.generator(3) })
@@ -256,7 +251,7 @@ describe('random numbers', function()
     local x = T.ones(8)
     assert.same(x:tolist(), F.dropout(x, 0.5, false):tolist())
     assert.same(x:tolist(), F.dropout(x, 0, true):tolist())
-    assert.matches('p is 2; expected a number from 0 to 1', message_of(F.dropout, x, 2), 1, true)
+    assert.matches('p is 2; expected a number from 0 to 1', message(F.dropout, x, 2), 1, true)
   end)
 
   it('count calls that draw nothing, as a graph does', function()
@@ -300,6 +295,6 @@ describe('functional', function()
 
   it('refuses an unknown reduction', function()
     assert.matches("reduction 'avg'; expected none, mean or sum",
-      message_of(F.mse_loss, x, x, { reduction = 'avg' }), 1, true)
+      message(F.mse_loss, x, x, { reduction = 'avg' }), 1, true)
   end)
 end)

@@ -2,12 +2,7 @@
 local C = require 'nnscaler._C.tensor'
 local T = require 'nnscaler.tensor'
 local aten = require 'nnscaler.ops'.aten
-
-local function message_of(f, ...)
-  local ok, err = pcall(f, ...)
-  assert.is_false(ok)
-  return tostring(err)
-end
+local message = require 'tests.lua.support.message'
 
 describe('a tensor', function()
   local x = T.tensor { { 1, 2, 3 }, { 4, 5, 6 } }
@@ -25,7 +20,7 @@ describe('a tensor', function()
     assert.same({ 1, 3 }, x:t():stride())
     assert.is_false(x:t():is_contiguous())
     assert.matches('dimension 2; expected -2 to 1 for shape [2, 3]',
-      message_of(function() x:size(2) end), 1, true)
+      message(function() x:size(2) end), 1, true)
   end)
 
   it('becomes nested lists and comes from them', function()
@@ -39,7 +34,7 @@ describe('a tensor', function()
 
   it('says which property it does not have', function()
     assert.matches("no property 'colour' that can be set",
-      message_of(function() x.colour = 1 end), 1, true)
+      message(function() x.colour = 1 end), 1, true)
   end)
 end)
 
@@ -77,11 +72,11 @@ describe('indexing', function()
 
   it('says what it cannot use', function()
     assert.matches('4 indices for a tensor of shape [2, 3, 4]; expected at most 3',
-      message_of(function() return x[{ 0, 0, 0, 0 }] end), 1, true)
+      message(function() return x[{ 0, 0, 0, 0 }] end), 1, true)
     assert.matches("entry 1 is 'a'; expected a number, range, list, tensor",
-      message_of(function() return x[{ 'a' }] end), 1, true)
+      message(function() return x[{ 'a' }] end), 1, true)
     assert.matches('index 2 out of range for tensor of size [2, 3, 4] at dimension 0',
-      message_of(function() return x[2] end), 1, true)
+      message(function() return x[2] end), 1, true)
   end)
 end)
 
@@ -131,9 +126,9 @@ describe('autograd', function()
   it('refuses a loss that is not a scalar or has no history', function()
     local w = T.tensor({ 1, 2 }, { requires_grad = true })
     assert.matches('[tensor.backward] a loss of shape [2] has 2 elements; expected a scalar',
-      message_of(function() (w * 2):backward() end), 1, true)
+      message(function() (w * 2):backward() end), 1, true)
     assert.matches('does not depend on anything that requires a gradient',
-      message_of(function() T.tensor(1):backward() end), 1, true)
+      message(function() T.tensor(1):backward() end), 1, true)
   end)
 end)
 
@@ -143,7 +138,7 @@ describe('autocast', function()
     assert.equal('bfloat16', T.autocast('bfloat16', aten.mm, x, x).dtype)
     assert.equal('float32', aten.mm(x, x).dtype)
     assert.matches("dtype 'float32'; expected bfloat16 or float16",
-      message_of(T.autocast, 'float32', aten.mm, x, x), 1, true)
+      message(T.autocast, 'float32', aten.mm, x, x), 1, true)
   end)
 end)
 
@@ -161,8 +156,8 @@ describe('a parameter', function()
     assert.is_false(p.materialized)
     assert.is_nil(p.data)
     assert.matches("[tensor.data] parameter 'fc.weight' (float32[3, 2]) has no data yet",
-      message_of(function() return p + 1 end), 1, true)
-    assert.matches('materialize', message_of(function() return p:sum() end), 1, true)
+      message(function() return p + 1 end), 1, true)
+    assert.matches('materialize', message(function() return p:sum() end), 1, true)
   end)
 
   it('is drawn as a pure function of seed and path', function()
@@ -182,7 +177,7 @@ describe('a parameter', function()
     p.data = T.tensor { 5, 6 }
     assert.same({ 5, 6 }, p:tolist())
     assert.matches('expected the same of its data',
-      message_of(function() p.data = T.zeros(3) end), 1, true)
+      message(function() p.data = T.zeros(3) end), 1, true)
   end)
 
   it('knows every initialiser', function()
@@ -201,7 +196,7 @@ describe('a parameter', function()
     assert.is_true(t:abs():max():item() <= 0.5)
     local computed = made({ kind = 'buffer', compute = function() return T.arange(3) end }, { 3 })
     assert.same({ 0, 1, 2 }, computed:tolist())
-    assert.matches("init.kind is 'xavier'", message_of(made, { kind = 'xavier' }), 1, true)
+    assert.matches("init.kind is 'xavier'", message(made, { kind = 'xavier' }), 1, true)
   end)
 
   it('changes dtype before and after it has data', function()
@@ -246,7 +241,7 @@ describe('memory of tensors', function()
     x:release()
     local _, after = C.live()
     assert.equal(before, after)
-    assert.matches('was released', message_of(function() return x + 1 end), 1, true)
+    assert.matches('was released', message(function() return x + 1 end), 1, true)
     assert.equal('tensor(released)', tostring(x))
     x:release()
     local a, b = T.zeros(10), T.zeros(10)

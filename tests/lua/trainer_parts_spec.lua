@@ -5,12 +5,7 @@ local history = require 'nnscaler.trainer.history'
 local hooks = require 'nnscaler.hooks'
 local loggers = require 'nnscaler.loggers'
 local plot = require 'nnscaler.plot'
-
-local function message(f, ...)
-  local ok, err = pcall(f, ...)
-  assert.is_false(ok, 'an error was expected')
-  return tostring(err)
-end
+local message = require 'tests.lua.support.message'
 
 describe('batch sizes', function()
   it('derives the accumulation', function()

@@ -3,6 +3,7 @@
 local aten = require('nnscaler.ops').aten
 local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
+local language = require 'nnscaler.models.language'
 local nn = require 'nnscaler.nn'
 
 -- A linear layer with GPT-2's first weights.
@@ -98,25 +99,11 @@ function GPT:init(a)
   self.loss = nn.CrossEntropy()
 end
 
---- With targets: the mean loss over those that are not -100, and how many they are. Without: nil
---- and the logits.
----@param x nnscaler.Tensor|{ x: nnscaler.Tensor, y?: nnscaler.Tensor } tokens [batch, time]
----@param y? nnscaler.Tensor the token that follows each
----@return nnscaler.Tensor|nil loss, { tokens: nnscaler.Tensor }|nnscaler.Tensor
-function GPT:forward(x, y)
-  if type(x) == 'table' then x, y = x.x, x.y end
-  local time = x.shape[2]
-  if time > self.block then
-    fail('model', 'models.gpt', ('a text of %d tokens; expected at most block = %d'):format(time,
-      self.block))
-  end
+GPT.forward = language.forward('models.gpt', function(self, x, time)
   local t = self.transformer
   local hidden = t.drop(t.wte(x) + t.wpe.weight:narrow(0, 0, time))
   for _, block in ipairs(t.h) do hidden = block(hidden) end
-  local logits = self.lm_head(t.ln_f(hidden))
-  if not y then return nil, logits end
-  local loss, tokens = self.loss(logits, y)
-  return loss, { tokens = tokens }
-end
+  return self.lm_head(t.ln_f(hidden))
+end)
 
 return GPT

@@ -5,6 +5,7 @@ local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
 local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
+local language = require 'nnscaler.models.language'
 local nn = require 'nnscaler.nn'
 
 local function linear(a, inputs, outputs)
@@ -150,22 +151,8 @@ function Llama:init(a)
   self.loss = nn.CrossEntropy()
 end
 
---- With targets: the mean loss over those that are not -100, and how many they are. Without: nil
---- and the logits.
----@param x nnscaler.Tensor|{ x: nnscaler.Tensor, y?: nnscaler.Tensor } tokens [batch, time]
----@param y? nnscaler.Tensor the token that follows each
----@return nnscaler.Tensor|nil loss, { tokens: nnscaler.Tensor }|nnscaler.Tensor
-function Llama:forward(x, y)
-  if type(x) == 'table' then x, y = x.x, x.y end
-  local time = x.shape[2]
-  if time > self.block then
-    fail('model', 'models.llama', ('a text of %d tokens; expected at most block = %d'):format(time,
-      self.block))
-  end
-  local logits = self.lm_head(self.model(x))
-  if not y then return nil, logits end
-  local loss, tokens = self.loss(logits, y)
-  return loss, { tokens = tokens }
-end
+Llama.forward = language.forward('models.llama', function(self, x)
+  return self.lm_head(self.model(x))
+end)
 
 return Llama

@@ -120,14 +120,11 @@ local function each_move(moves, dims)
   end
 end
 
----Sends regions of a tensor to other ranks; does not wait for them.
----@param x nnscaler.Tensor
----@param moves integer[] for each region: rank, then start and length per dimension
----@param tag integer of the value
----@param first integer first tag of the micro-batch
-function M.send(x, moves, tag, first)
+-- Tag of what moves within a stage; messages between stages have those above it.
+local inside = 0
+
+local function give(x, moves, tag)
   local rank = C.current():rank()
-  tag = first + tag
   if muted then x = x:zeros_like() end
   for peer, box in each_move(moves, x:dim()) do
     local part = x
@@ -141,27 +138,8 @@ function M.send(x, moves, tag, first)
   end
 end
 
----Exchanges regions within a stage: what a layout has and another wants.
----@param x nnscaler.Tensor
----@param shape integer[] of the result
----@param sends integer[] as in send
----@param receives integer[] as in receive
----@return nnscaler.Tensor
-function M.move(x, shape, sends, receives)
-  M.send(x, sends, -1)
-  return M.receive(shape, receives, -1, { dtype = x.dtype })
-end
-
----Puts a tensor together from regions that other ranks send.
----@param shape integer[]
----@param moves integer[] for each region: rank, then start and length per dimension
----@param tag integer of the value
----@param first integer first tag of the micro-batch
----@param options { dtype: string }
----@return nnscaler.Tensor
-function M.receive(shape, moves, tag, first, options)
+local function take(shape, moves, tag, options)
   local rank = C.current():rank()
-  tag = first + tag
   local x = tensor.empty(shape, { dtype = options.dtype })
   for peer, box in each_move(moves, #shape) do
     local part = x
@@ -173,6 +151,35 @@ function M.receive(shape, moves, tag, first, options)
     end
   end
   return x
+end
+
+---Sends regions of a tensor to other ranks; does not wait for them.
+---@param x nnscaler.Tensor
+---@param moves integer[] for each region: rank, then start and length per dimension
+---@param tag integer of the value
+---@param first integer first tag of the micro-batch
+function M.send(x, moves, tag, first) give(x, moves, inside + 1 + first + tag) end
+
+---Puts a tensor together from regions that other ranks send.
+---@param shape integer[]
+---@param moves integer[] for each region: rank, then start and length per dimension
+---@param tag integer of the value
+---@param first integer first tag of the micro-batch
+---@param options { dtype: string }
+---@return nnscaler.Tensor
+function M.receive(shape, moves, tag, first, options)
+  return take(shape, moves, inside + 1 + first + tag, options)
+end
+
+---Exchanges regions within a stage: what a layout has and another wants.
+---@param x nnscaler.Tensor
+---@param shape integer[] of the result
+---@param sends integer[] as in send
+---@param receives integer[] as in receive
+---@return nnscaler.Tensor
+function M.move(x, shape, sends, receives)
+  give(x, sends, inside)
+  return take(shape, receives, inside, { dtype = x.dtype })
 end
 
 ---Returns when the messages of this rank were handed over.

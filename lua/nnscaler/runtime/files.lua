@@ -23,6 +23,7 @@ local M = {}
 ---@field model string
 ---@field mode string 'training' or 'evaluation'
 ---@field first boolean whether it is the first specialisation of its mode
+---@field rank? integer who asks, 0 unless told
 ---@field settings? string as M.settings gives them
 
 local function safe(name) return (name:gsub('[^%w_%-]', '_')) end
@@ -221,7 +222,10 @@ function M.graph(opts, shapes, make)
   local graph = make()
   now.graph = graph:json()
   base.make_folder(folder_of(opts))
-  base.file_write(path, base.json_encode(now), 'codegen.graph')
+  local new = ('%s.%d.new'):format(path, opts.rank or 0) -- ranks may share the folder
+  base.file_write(new, base.json_encode(now), 'codegen.graph')
+  local ok, message = os.rename(new, path)
+  if not ok then fail('state', 'codegen.graph', message) end
   return graph
 end
 

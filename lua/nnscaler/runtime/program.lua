@@ -1,17 +1,16 @@
 --- The program engine: traces the model for the shapes it meets, lowers the graph to a program with
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
-local buffers = require 'nnscaler.runtime.buffers'
 local comm = require 'nnscaler.runtime.comm'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
+local leaves = require 'nnscaler.runtime.leaves'
 local generate = require 'nnscaler.runtime.generate'
 local graphs = require 'nnscaler._C.graph'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
 local rank_zero = require 'nnscaler.runtime.first'
-local reducer = require 'nnscaler.runtime.reducer'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
 local store = require 'nnscaler.runtime.store'
@@ -47,8 +46,6 @@ local function load_program(text, chunk, segments)
   return stages
 end
 
-local add_leaves
-
 -- How the files of this engine are kept.
 function Engine:file_opts(mode)
   local job = self.job
@@ -56,15 +53,23 @@ function Engine:file_opts(mode)
   return {
     folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, settings = self.settings,
     model = job.folder or self.model.class_name or 'model', first = not self.written[mode],
-    device = job.device or 'cpu', strategy = job.broadcast_strategy, embedded = self.embedded,
+    device = job.device or 'cpu', strategy = job.broadcast_strategy,
+    rank = self.sharing and self.sharing.rank or 0, embedded = self.embedded,
   }
 end
 
--- The graph of a specialisation: traced, or with gen_reuse=graph one of before, the same on all
--- ranks.
+-- Whether all ranks make this specialisation at one time: the first one, in `prepare`. Shapes of
+-- later ones come to each scale unit in its own time, or never.
+function Engine:is_together(mode)
+  return self.sharing and mode == 'training' and not self.written.training
+end
+
+-- The graph of a specialisation: traced, or with gen_reuse=graph one of before.
 function Engine:graph_for(mode, shapes, make)
   local opts, shared = self:file_opts(mode), self.sharing
-  if opts.reuse ~= 'graph' or not shared then return files.graph(opts, shapes, make) end
+  if opts.reuse ~= 'graph' or not self:is_together(mode) then
+    return files.graph(opts, shapes, make)
+  end
   local mine
   local text = rank_zero.run(shared.everybody, shared.rank, function()
     mine = files.graph(opts, shapes, make)
@@ -73,13 +78,13 @@ function Engine:graph_for(mode, shapes, make)
   return mine or graphs.from_json(text)
 end
 
--- The text that runs as the program; with several ranks rank 0 writes those of all.
+-- The text that runs as the program; of the first one, rank 0 writes those of all ranks.
 function Engine:file_of(graph, program, mode)
   local opts = self:file_opts(mode)
-  opts.first_graph = self.first_graph
-  self.first_graph = self.first_graph or graph
-  if self.sharing then return generate.shared(self.sharing, graph, program, opts) end
-  local file = files.choose(program, opts, 0)
+  if self:is_together(mode) then
+    return generate.shared(self.sharing, graph, program, opts)
+  end
+  local file = files.choose(program, opts, opts.rank)
   files.commit { file }
   return file
 end
@@ -126,49 +131,17 @@ function Engine:take_parts(program)
   local with_gradient = self.sharing:agree_gradients(self.shares)
   self.traffic = program:traffic(cap, with_gradient)
   self.buckets = program:buckets(cap, with_gradient)
-  self:add_parts()
+  leaves.add_parts(self)
   if self.job.broadcast_strategy == 'all' then self:broadcast_weights() end
 end
 
 --- Gives every rank the weights and buffers of the first rank that holds them.
 function Engine:broadcast_weights()
-  local leaves = {}
+  local all = {}
   for _, list in ipairs { self.parameters, self.buffers } do
-    for _, leaf in ipairs(list) do leaves[#leaves + 1] = leaf end
+    for _, leaf in ipairs(list) do all[#all + 1] = leaf end
   end
-  weights.broadcast(self.sharing, leaves)
-end
-
--- Values of a part of a weight, as `take` gives them unless the engine has its own.
-function Engine:draw(parameter, start, shape)
-  local data = parameter:draw_part(self.job.seed or 0, start, shape, self.job.device)
-  if parameter.requires_grad then data:requires_grad_(true) end
-  return data
-end
-
-function Engine:add_parts()
-  local parts, take = self.sharing and self.sharing.parts, self.take or self.draw
-  add_leaves(self, function(name, parameter)
-    local leaf = parts and parts[name]
-    if parts and not leaf then return nil end -- of another stage
-    local shape = leaf and leaf.shape or parameter.shape
-    local start = leaf and leaf.start
-    if not start then
-      start = {}
-      for d = 1, #shape do start[d] = 0 end
-    end
-    return take(self, parameter, start, shape)
-  end)
-  if not parts then return end
-  self.reducer = reducer.new {
-    buckets = self.buckets, shares = self.shares, places = self.places, device = self.job.device,
-    overlap = self.sharing.stages.count == 1,
-  }
-  if self.sharing.units > 1 then
-    local decays = {}
-    for _, leaf in ipairs(self.first:buffers()) do decays[leaf.name] = leaf.decay end
-    self.buffer_contents:share(decays, self.sharing.across)
-  end
+  weights.broadcast(self.sharing, all)
 end
 
 --- An engine with the same programs and weights of its own.
@@ -179,43 +152,8 @@ function Engine:twin(take)
   local twin = setmetatable({}, Engine)
   for key, value in next, self do twin[key] = value end
   twin.take, twin.seeds = take, {}
-  twin:add_parts()
+  leaves.add_parts(twin)
   return twin
-end
-
--- `take(name, leaf)` gives the tensor of a leaf, or nil when it is not this rank's; without it the
--- leaf itself is used.
-function add_leaves(self, take)
-  local model = self.model
-  self.tensors, self.gradients, self.contents = {}, {}, {}
-  self.parameters, self.buffers, self.places = {}, {}, {}
-  take = take or function(_, leaf) return leaf end
-  for _, entry in ipairs(model:named_parameters()) do
-    local data = take(entry.name, entry.param)
-    if data then
-      local i = #self.parameters + 1
-      self.parameters[i] = {
-        name = entry.name, data = data, requires_grad = entry.param.requires_grad,
-      }
-      local parent, key = store.place(self.tensors, entry.name)
-      parent[key] = data
-      local gradients = store.place(self.gradients, entry.name)
-      self.places[i] = { table = gradients, key = key }
-      self.places[entry.name] = self.places[i]
-    end
-  end
-  for _, entry in ipairs(model:named_buffers()) do
-    local data = take(entry.name, entry.buffer)
-    if data then
-      local parent, key = store.place(self.tensors, entry.name)
-      parent[key] = data
-      self.buffers[#self.buffers + 1] = {
-        name = entry.name, data = data, persistent = entry.persistent ~= false,
-        table = parent, key = key, contents = store.place(self.contents, entry.name),
-      }
-    end
-  end
-  self.buffer_contents = buffers.new(self.buffers)
 end
 
 --- Makes the engine; the model's parameters are materialised on the job's device.
@@ -234,10 +172,10 @@ function M.new(model, job, shared, opts)
   model:assign_paths()
   self.sharing = shared or sharing.new(job)
   if not self.sharing and self.take then
-    self:add_parts()
+    leaves.add_parts(self)
   elseif not self.sharing then
     model:materialize(job.seed or 0, job.device)
-    add_leaves(self)
+    leaves.add(self)
   end
   self.names = opts.arg_names or model.forward_arg_names or {}
   local function cache(training)
@@ -469,11 +407,10 @@ function Engine:train_step(samples, context)
     end
   end
   comm.flush()
+  -- Sums of gradients come first on all ranks: some have started in backward.
+  if shared and not context.unsummed then self.reducer:finish() end
   self.buffer_contents:commit()
-  if shared then
-    if not context.unsummed then self.reducer:finish() end
-    total, weight = unpack(shared:collect { total, weight })
-  end
+  if shared then total, weight = unpack(shared:collect { total, weight }) end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
 end

@@ -57,6 +57,17 @@ end, function(self, s)
   return loss
 end, vectors)
 
+-- Micro-batches of other shapes: scale units meet them at different times.
+model('lengths', function(self) self.a, self.b = nn.Linear(8, 16), nn.Linear(16, 4) end,
+  function(self, s)
+    local loss = F.mse_loss(self.b(F.gelu(self.a(s.x))), s.y)
+    return loss
+  end, function(g, k)
+    local count = 4 + 4 * (k % 3)
+    return { x = randn(g, count, 8), y = randn(g, count, 4) }
+  end)
+M.lengths.varies = true
+
 local function gpt(change)
   return function()
     local a = { vocab = 16, layers = 2, heads = 2, width = 8, block = 8, bias = true }

@@ -101,6 +101,20 @@ M.turns_of_another_dim = { model = 'mlp', plan = 2, policy = function(graph)
   graph:replicate_rest()
 end }
 
+-- Rows that lie on the devices the other way round: regions move between them.
+M.moved_rows = { model = 'mlp', plan = 2, policy = function(graph)
+  local node = graph:select({ op = 'gelu' })[1]
+  graph:partition(node, { input = 0, dim = 0 }, 2)
+  graph:assign(node, { 0, 1 })
+  for _, other in ipairs(graph:consumers(node)) do
+    if #other.inputs > 0 and not graph:refusal(other, { input = 0, dim = 0 }, 2) then
+      graph:partition(other, { input = 0, dim = 0 }, 2)
+      graph:assign(other, { 1, 0 })
+    end
+  end
+  graph:replicate_rest()
+end }
+
 -- The worked examples.
 local function example(name, plan, pas_config)
   return { model = 'gpt dropout', plan = plan, pas_config = pas_config,

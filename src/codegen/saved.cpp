@@ -1,0 +1,199 @@
+// Tensors that wait for a later segment: in the table of the block instance that has them, or of
+// the stage.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "codegen/file.h"
+#include "codegen/literals.h"
+#include "lower/uses.h"
+
+namespace nns::codegen {
+
+namespace {
+
+BlockSlots slots_of(const Program& program, const Segment& segment, const BlockRun& run,
+                    const std::set<int>& read_later) {
+  BlockSlots slots;
+  std::set<int> made;
+  const auto see = [&](int slot) {
+    return slots.number.emplace(slot, static_cast<int>(slots.number.size())).second;
+  };
+  for (size_t i = run.first; i < run.last; ++i) {
+    const Instr& instr = segment.instrs[i];
+    for (int slot : lower::reads(instr)) {
+      const auto role = program.slot(slot).role;
+      if (role == lower::SlotRole::parameter || role == lower::SlotRole::buffer ||
+          role == lower::SlotRole::constant)
+        continue;
+      if (see(slot) && !made.contains(slot)) slots.externals.push_back(slot);
+    }
+    for (int out : instr.outs) {
+      if (out < 0) continue;
+      see(out);
+      made.insert(out);
+      if (read_later.contains(out)) slots.results.push_back(out);
+    }
+  }
+  return slots;
+}
+
+}  // namespace
+
+// Slots of a segment that something after their block reads.
+const std::set<int>& FileWriter::read_outside(const Segment& segment) {
+  auto [it, fresh] = read_outside_.emplace(&segment, std::set<int>{});
+  if (!fresh) return it->second;
+  std::map<int, const BlockRun*> maker;
+  for (size_t i = 0; i < segment.instrs.size(); ++i) {
+    const BlockRun* here = block_at(segment, i);
+    for (int slot : lower::reads(segment.instrs[i]))
+      if (const auto made = maker.find(slot); made != maker.end() && made->second != here)
+        it->second.insert(slot);
+    for (int out : segment.instrs[i].outs)
+      if (out >= 0) maker[out] = here;
+  }
+  it->second.insert(segment.outputs.begin(), segment.outputs.end());
+  return it->second;
+}
+
+BlockSlots FileWriter::block_slots(const Segment& segment, const BlockRun& run) {
+  return slots_of(program_, segment, run, read_outside(segment));
+}
+
+// The segments of the next stage, which hand tensors on among themselves.
+void FileWriter::begin_stage(size_t first) {
+  stage_.clear();
+  for (size_t i = first; i < program_.segments.size(); ++i) {
+    if (i > first && program_.segments[i].kind == lower::SegmentKind::forward) break;
+    stage_.push_back(&program_.segments[i]);
+  }
+  maker_.clear();
+  top_.clear();
+  top_field_.clear();
+  elsewhere_.clear();
+  list_field_.clear();
+  started_.clear();
+}
+
+// Decides where each saved tensor is kept: in the table of a block instance that has it, or of
+// the stage.
+void FileWriter::collect_saved() {
+  for (const Segment* segment : stage_)
+    for (int slot : segment->saved_out) maker_[slot] = segment;
+  Names names({});
+  for (const Segment* maker : stage_) {
+    collect_made_in(*maker);
+    for (const Run& run : runs_of(*maker)) {
+      const std::string list = list_of(maker->blocks[run.first].path);
+      if (!list_field_.contains(list)) list_field_[list] = names.fresh(last_part(list));
+    }
+    // Instances at one path share a table: what later segments keep there has other names.
+    std::set<std::string> used;
+    for (const auto& [body, fields] : kept_)
+      for (const auto& [number, field] : fields) used.insert(field.substr(2));
+    taken_ = std::move(used);
+  }
+  for (int slot : top_) top_field_[slot] = "s." + names.fresh(hint(slot));
+}
+
+void FileWriter::collect_made_in(const Segment& maker) {
+  std::map<int, const BlockRun*> block;
+  std::map<std::string, std::map<int, int>> numbers;  // by path
+  for (const BlockRun& run : maker.blocks) {
+    for (size_t i = run.first; i < run.last; ++i)
+      for (int out : maker.instrs[i].outs)
+        if (out >= 0) block[out] = &run;
+    numbers[run.path] = block_slots(maker, run).number;
+  }
+  for (const Segment* user : stage_) {
+    if (user == &maker) continue;
+    for (size_t i = 0; i < user->instrs.size(); ++i) {
+      const BlockRun* run = block_at(*user, i);
+      for (int slot : lower::reads(user->instrs[i])) {
+        if (!is_saved(*user, slot) || maker_.at(slot) != &maker) continue;
+        if (run != nullptr) {
+          const auto it = numbers.find(run->path);
+          if (it != numbers.end() && it->second.contains(slot)) {
+            keep(*block_named(maker, run->path), it->second.at(slot), slot);
+            continue;
+          }
+        }
+        if (const auto made = block.find(slot);
+            made != block.end() && !(read_outside(maker).contains(slot))) {
+          keep(*made->second, numbers.at(made->second->path).at(slot), slot);
+          elsewhere_[slot] = made->second->path;
+        } else {
+          top_.insert(slot);
+        }
+      }
+    }
+  }
+}
+
+void FileWriter::keep(const BlockRun& run, int number, int slot) {
+  auto& fields = kept_[run.body];
+  if (fields.contains(number)) return;
+  auto& names = kept_names_.try_emplace(run.body, taken_).first->second;
+  fields[number] = "s." + names.fresh(hint(slot));
+}
+
+// The saved table of an instance: s.h[3].
+std::string FileWriter::instance_table(const std::string& path) const {
+  return fmt::format("s.{}[{}]", list_field_.at(list_of(path)), last_part(path));
+}
+
+// How a saved slot is reached in the backward segment outside of the instance that kept it.
+std::string FileWriter::saved_expression(int slot) {
+  if (const auto it = top_field_.find(slot); it != top_field_.end()) return it->second;
+  const std::string& path = elsewhere_.at(slot);
+  const Segment& maker = *maker_.at(slot);
+  const BlockRun* run = block_named(maker, path);
+  const int number = block_slots(maker, *run).number.at(slot);
+  return instance_table(path) + kept_.at(run->body).at(number).substr(1);
+}
+
+// The field in which the instance at `path` of the segment that makes a slot keeps it, or "".
+std::string FileWriter::kept_by_twin(const std::string& path, int slot) {
+  const Segment& maker = *maker_.at(slot);
+  const BlockRun* twin = block_named(maker, path);
+  if (twin == nullptr) return {};
+  const auto numbers = block_slots(maker, *twin).number;
+  const auto number = numbers.find(slot);
+  return number == numbers.end() ? std::string() : kept_.at(twin->body).at(number->second);
+}
+
+bool FileWriter::is_saved(const Segment& segment, int slot) {
+  return std::binary_search(segment.saved_in.begin(), segment.saved_in.end(), slot);
+}
+
+const BlockRun* FileWriter::block_at(const Segment& segment, size_t instr) {
+  for (const BlockRun& run : segment.blocks)
+    if (instr >= run.first && instr < run.last) return &run;
+  return nullptr;
+}
+
+const BlockRun* FileWriter::block_named(const Segment& segment, const std::string& path) {
+  for (const BlockRun& run : segment.blocks)
+    if (run.path == path) return &run;
+  return nullptr;
+}
+
+// Keeps a slot for later segments, where it is one of those.
+void FileWriter::store_top(const Segment& segment, int slot, FunctionWriter& w) {
+  const auto it = top_field_.find(slot);
+  if (it == top_field_.end() || maker_.at(slot) != &segment) return;
+  w.need("s");
+  w.raw(fmt::format("{} = {}", it->second, w.expression(slot)));
+}
+
+// Expression of a slot at the level of the segment.
+std::string FileWriter::outer(const Segment& segment, int slot, FunctionWriter& w) {
+  if (is_saved(segment, slot)) {
+    w.need("s");
+    return saved_expression(slot);
+  }
+  return w.expression(slot);
+}
+
+}  // namespace nns::codegen
