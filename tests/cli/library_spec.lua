@@ -1,5 +1,6 @@
---- The example of a hand-written loop, started as people start it: any number of ranks prints what
---- one rank prints.
+--- Hand-written loops as people start them: the example prints on any number of ranks what it prints
+--- on one, and those of docs/library.md run.
+local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
 local function numbers(more)
@@ -23,4 +24,23 @@ describe('the loop of the library', function()
       end
     end
   end)
+end)
+
+describe('docs/library.md', function()
+  local folder, remove = shell.folder()
+  teardown(remove)
+  local expected = { ['loop.lua'] = '^20\t.*\n100\t', ['end2end.lua'] = '\n20\t.*\ninferred\t4' }
+  for name, text in base.file_read('docs/library.md'):gmatch '```lua file=([%w._]+)\n(.-)```' do
+    it('has a script that runs on four ranks: ' .. name, function()
+      local there
+      text, there = text:gsub('nnscaler%.init%(%)', 'nnscaler.init { ranks = 4 }')
+      assert.equal(1, there)
+      base.file_write(folder .. '/' .. name, text)
+      local said, code = shell.nnscaler(name .. ' 2>/dev/null', ('cd %s &&'):format(folder))
+      assert.equal(0, code, said)
+      assert.matches(expected[name], said)
+      expected[name] = nil
+    end)
+  end
+  it('has such scripts', function() assert.is_nil(next(expected)) end)
 end)

@@ -62,8 +62,10 @@ local cases = {
     function() make { runtime_ngpus = 4 } end },
   { 'an unknown option', "opts has the key 'reuses'; expected",
     function() make({}, { reuses = 'match' }) end },
-  { 'an unknown reuse', "reuse is 'graph'; expected match, override or moo",
-    function() make({}, { reuse = 'graph' }) end },
+  { 'an unknown reuse', "reuse is 'yes'; expected match, override, moo, graph",
+    function() make({}, { reuse = 'yes' }) end },
+  { 'an unknown strategy', "broadcast_strategy is 'some'; expected none, code, no_weights, all",
+    function() make({}, { broadcast_strategy = 'some' }) end },
   { 'compiling for an unknown number of ranks', 'without compute_config.runtime_ngpus',
     function() make({}, { gen_savedir = '', load_module = false }) end },
   -- arguments of forward

@@ -169,6 +169,24 @@ describe('a parallel module', function()
     near(two.a(x) + two.b(x), two(x), 'sum')
   end)
 
+  it('draws no values but those of buffers in no state under init_module_params = false', function()
+    local Net = nn.class 'Net'
+    function Net:init()
+      self.fc = nn.Linear(2, 2)
+      self:register_buffer('ramp', function() return T.arange(2) * 1.0 end, { persistent = false })
+      self:register_buffer('kept', function() return T.ones { 2 } end)
+    end
+    function Net:forward(x) return self.fc(x) * self.kept + self.ramp end
+    local made = parallel(Net(), { T.zeros { 1, 2 } }, {}, {
+      gen_savedir = '', init_module_params = false }):materialize(1)
+    assert.is_false(made.fc.weight.materialized)
+    assert.is_false(made.kept.materialized)
+    assert.are.same({ 0, 1 }, made.ramp.data:tolist())
+    made:load_state_dict { ['fc.weight'] = T.eye(2), ['fc.bias'] = T.zeros { 2 },
+      kept = T.ones { 2 } * 3 }
+    assert.are.same({ { 3, 4 } }, made:eval()(T.ones { 1, 2 }):tolist())
+  end)
+
   it('takes values of a module that has some, and leaves that module alone', function()
     local module = heavy():materialize(6)
     local made = parallel(module, { { x = randn({ 3, 4 }, 1) }, randn({ 2 }, 2) })
@@ -204,6 +222,19 @@ describe('a parallel module', function()
     assert.are.equal(8, #files)
     assert.are.equal('gencode0.eval.lua', files[1])
     assert.are.equal('gencode3.lua', files[8])
+  end)
+
+  it('reuses its traced graph under reuse = graph', function()
+    local folder = runs.folder()
+    finally(function() runs.remove(folder) end)
+    local function made(factor)
+      local Net = nn.class 'Net'
+      function Net:forward(x) return x * factor end
+      return nnscaler.parallelize(Net(), { x = T.ones { 2 } }, 'dp', {}, {
+        gen_savedir = folder, reuse = 'graph' })
+    end
+    assert.are.same({ 2, 2 }, made(2)(T.ones { 2 }):tolist())
+    assert.are.same({ 2, 2 }, made(3)(T.ones { 2 }):tolist())
   end)
 
   it('frozen parameters get no gradient, and no rank the addend of another', function()

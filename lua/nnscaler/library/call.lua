@@ -33,16 +33,13 @@ local function set_context(program, random, path)
   context.at = path
 end
 
--- New contents of buffers hold from now on, as in a module that runs by itself. Backward may still
--- read the tensors they came in, so those are not released.
+-- New contents of buffers hold from now on, as in a module that runs by itself; over scale units
+-- they are put together when gradients are. Backward may still read the tensors they came in, so
+-- those are not released.
 local function keep_buffers(engine)
-  for _, buffer in ipairs(engine.buffers) do
-    local content = buffer.contents[buffer.key]
-    if content then
-      buffer.contents[buffer.key] = nil
-      tensor.no_grad(function() buffer.data:copy_(content) end)
-    end
-  end
+  local contents = engine.buffer_contents
+  contents:turn(true)
+  if not contents.across then contents:commit(true) end
 end
 
 local function connect(state, program, results, flat, saved, random, path)

@@ -268,21 +268,24 @@ end
 --- Gives every rank the values of those that have some: of each part, the lowest rank's. A
 --- collective.
 ---@param model nnscaler.nn.Module
-function M.broadcast_weights(model)
+---@param lazy? boolean what no rank has values of stays without
+function M.broadcast_weights(model, lazy)
   local list = leaves(model)
   holders_of(list)
   for _, leaf in ipairs(list) do
-    if #leaf.filled == 0 then
+    if #leaf.filled == 0 and not lazy then
       fail('state', 'library.broadcast_weights', ("no rank has values of '%s'"):format(leaf.name),
         'materialize the model, or load a state, on the ranks of one unit')
     end
   end
   tensor.no_grad(function()
     for _, leaf in ipairs(list) do
-      if not leaf.tensor.materialized then
-        leaf.tensor.data = tensor.empty(leaf.tensor.shape, { dtype = leaf.tensor.dtype })
+      if #leaf.filled > 0 then
+        if not leaf.tensor.materialized then
+          leaf.tensor.data = tensor.empty(leaf.tensor.shape, { dtype = leaf.tensor.dtype })
+        end
+        share_tensor(leaf.holders, leaf.filled[1], leaf.tensor.data)
       end
-      share_tensor(leaf.holders, leaf.filled[1], leaf.tensor.data)
     end
   end)
 end

@@ -148,6 +148,7 @@ function Parallel:sync_grad()
   state.summed = true
   local sharing = state.engine.sharing
   if not sharing then return end
+  if sharing.units > 1 and not state.end2end then state.engine.buffer_contents:commit() end
   -- Without any backward there are no gradients, and nothing is updated.
   if sharing:over_all({ (state.ran or state.end2end) and 1 or 0 }, 'max')[1] == 0 then return end
   for _, sum in ipairs(state.sums) do

@@ -3,6 +3,7 @@
 local Parallel = require 'nnscaler.library.module'
 local Program = require 'nnscaler.runtime.program'
 local arguments = require 'nnscaler.library.arguments'
+local checkpoint = require 'nnscaler.library.checkpoint'
 local kinds = require 'nnscaler.nn.kinds'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
@@ -20,7 +21,8 @@ local trace = require 'nnscaler.trace'
 
 ---@class nnscaler.ParallelizeOpts
 ---@field gen_savedir? string folder of generated programs, './.nnscaler'; '' keeps none
----@field reuse? 'match'|'override'|'moo' 'match': files of another model are an error
+---@field reuse? 'match'|'override'|'moo'|'graph' as gen_reuse of a job; 'match' unless told
+---@field broadcast_strategy? 'none'|'code'|'no_weights'|'all' as of a job; 'code' unless told
 ---@field instance_name? string tells programs of one class with different plans apart
 ---@field load_module? boolean false: write the programs of all ranks and return nothing
 ---@field module_dtype? string given to floating parameters and buffers before tracing
@@ -31,10 +33,22 @@ local known = {
   compute_config = { plan_ngpus = 'number', runtime_ngpus = 'number', use_end2end = 'boolean',
     inference_only = 'boolean', pas_config = 'table' },
   opts = { gen_savedir = 'string', reuse = 'string', instance_name = 'string',
-    load_module = 'boolean', module_dtype = 'string', module_fn = 'function',
-    init_module_params = 'boolean' },
+    broadcast_strategy = 'string', load_module = 'boolean', module_dtype = 'string',
+    module_fn = 'function', init_module_params = 'boolean' },
 }
-local reuses = { match = true, override = true, moo = true }
+local choices = {
+  reuse = { 'match', 'override', 'moo', 'graph' },
+  broadcast_strategy = { 'none', 'code', 'no_weights', 'all' },
+}
+
+local function check_choice(opts, key)
+  if opts[key] == nil then return end
+  for _, choice in ipairs(choices[key]) do
+    if opts[key] == choice then return end
+  end
+  fail('usage', 'library.' .. key, ("%s is '%s'; expected %s"):format(key, opts[key],
+    table.concat(choices[key], ', ')))
+end
 
 local function check_config(config)
   local plan, run = config.plan_ngpus, config.runtime_ngpus
@@ -87,10 +101,13 @@ end
 
 local function job_of(module, policy, config, opts)
   local pas_config = config.pas_config or {}
+  local strategy = opts.broadcast_strategy or 'code'
   return {
     pas_policy = policy, pas_config = pas_config, compute_config = config,
     micro_batches = pas_config.pipeline_nmicros,
     gen_savedir = opts.gen_savedir or './.nnscaler', gen_reuse = opts.reuse or 'match',
+    -- Weights have no values yet where programs are sent.
+    broadcast_strategy = strategy == 'all' and 'code' or strategy,
     folder = module.class_name .. (opts.instance_name and '.' .. opts.instance_name or ''),
   }
 end
@@ -105,14 +122,18 @@ local function compile(module, args, names, job, config)
   local world, plan, first = sharing.sizes(job, size), nil, nil
   local alone = world.runtime_ngpus == 1 and world.whole
   for _, training in ipairs(config.inference_only and { false } or { true, false }) do
-    local graph = trace.trace(module, args, {
-      training = training, loss = config.use_end2end or false, arg_names = names })
-    plan = plan or not alone and sharing.make_plan(graph, job, world) or nil
-    local made = generate.all(graph, plan, world, {
+    local embedded = not config.use_end2end
+    local file_opts = {
       folder = job.gen_savedir, reuse = job.gen_reuse, settings = files.settings(job, world),
       mode = training and 'training' or 'evaluation', first = true, model = job.folder,
-      device = 'cpu', embedded = not config.use_end2end, first_graph = plan and first,
-    }, generate.tell)
+      device = 'cpu', embedded = embedded, first_graph = plan and first,
+    }
+    local graph = files.graph(file_opts, trace.key(args, training, embedded), function()
+      return (trace.trace(module, args, {
+        training = training, loss = not embedded, arg_names = names }))
+    end)
+    plan = plan or not alone and sharing.make_plan(graph, job, world) or nil
+    local made = generate.all(graph, plan, world, file_opts, generate.tell)
     for i, file in ipairs(made) do log.info('Program of rank %d: %s', i - 1, file.path or '-') end
     first = first or graph
   end
@@ -149,10 +170,8 @@ return function(what, dummy_args, policy, compute_config, opts)
     fail('usage', 'library.parallelize', ('the policy is a %s; expected a name or a function')
       :format(type(policy)))
   end
-  if opts.reuse and not reuses[opts.reuse] then
-    fail('usage', 'library.reuse', ("reuse is '%s'; expected match, override or moo"):format(
-      opts.reuse))
-  end
+  check_choice(opts, 'reuse')
+  check_choice(opts, 'broadcast_strategy')
   local kind = kind_of(what)
   if kind == 'module' and rawget(what, '_parallel') then return what end
   local module = make(what, kind, opts)
@@ -169,7 +188,11 @@ return function(what, dummy_args, policy, compute_config, opts)
   engine.template = args[1] -- of an end-to-end module: what idle units run
   local cache = config.inference_only and engine.evaluation or engine.training
   cache:get(args, not config.inference_only)
-  if kind == 'module' then return instance(engine, module, config, draws) end
+  if kind == 'module' then
+    local made = instance(engine, module, config, draws)
+    if opts.broadcast_strategy == 'all' then checkpoint.broadcast_weights(made, true) end
+    return made
+  end
   return setmetatable({ class_name = 'Parallel' .. module.class_name }, {
     __call = function(_, options)
       local drawn = draws

@@ -100,6 +100,35 @@ M.parts = {
   loss = function(model, sample) return model(sample) end,
 }
 
+-- Running statistics of all micro-batches, inside of a parallel module.
+local Image = nn.class 'Image'
+function Image:init()
+  self.conv, self.norm = nn.Conv2d(1, 4, 2, { bias = false }), nn.BatchNorm2d(4)
+  self:register_buffer('ramp', function() return T.arange(4) * 1.0 end, { persistent = false })
+end
+function Image:forward(x)
+  return F.relu(self.norm(self.conv(x))):mean({ 2, 3 }) + self.ramp
+end
+local Statistics = nn.class 'Statistics'
+function Statistics:init(inner) self.inner, self.last = inner, nn.Linear(4, 2) end
+function Statistics:forward(sample)
+  return F.mse_loss(self.last(self.inner(sample.x)), sample.y)
+end
+M.statistics = {
+  plain = function() return randomise(Statistics(Image())) end,
+  parallel = function(policy, config)
+    local dummy = T.zeros({ 4, 1, 3, 3 }, { dtype = 'float64' })
+    local model = Statistics(nnscaler.parallelize(randomise(Image()), { x = dummy }, policy, config,
+      options))
+    randomise(model.last)
+    return model
+  end,
+  sample = function(generator)
+    return { x = randn({ 4, 1, 3, 3 }, generator), y = randn({ 4, 2 }, generator) }
+  end,
+  loss = function(model, sample) return model(sample) end,
+}
+
 -- 3: an end-to-end module.
 local End2End = nn.class 'End2End'
 function End2End:init()

@@ -19,6 +19,7 @@ local function reference(case, model, batches)
   local optimizer = optim.new({ type = case.optimizer, args = { lr = 0.05 } }, parameters)
   local by_name = {}
   for _, p in ipairs(parameters) do by_name[p.name] = p.data end
+  for _, entry in ipairs(model:named_buffers()) do by_name[entry.name] = entry.buffer end
   for step, batch in ipairs(batches) do
     local losses = {}
     for _, p in ipairs(parameters) do p.data.grad = nil end
@@ -107,12 +108,14 @@ return function(argument)
     end
     note(math.abs(got[step].norm - want[step].norm) / want[step].norm, 'norm of step ' .. step)
   end
-  for _, entry in ipairs(model:named_parameters()) do
-    local whole = part(weights[entry.name].data, entry.param)
-    if entry.param:numel() < weights[entry.name]:numel() then cut = cut + 1 end
-    if whole:numel() > 0 then
-      note((entry.param.data - whole):norm():item() / whole:norm():item(), entry.name)
+  local function compare(name, leaf)
+    local whole = part(weights[name].data, leaf)
+    if leaf:numel() < weights[name]:numel() then cut = cut + 1 end
+    if whole:numel() > 0 and whole:is_floating_point() then
+      note((leaf.data - whole):norm():item() / whole:norm():item(), name)
     end
   end
+  for _, entry in ipairs(model:named_parameters()) do compare(entry.name, entry.param) end
+  for _, entry in ipairs(model:named_buffers()) do compare(entry.name, entry.buffer) end
   return base.json_encode { worst = worst, where = where, cut = cut }
 end

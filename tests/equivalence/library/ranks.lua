@@ -163,6 +163,24 @@ function M.broadcast(case)
   return out
 end
 
+--- Values that only rank 0 has, as if it alone had read them from a file.
+function M.all()
+  local x = models.whole.sample(T.generator(4))
+  local args = { ids = x.ids, x = x.x }
+  local module = models.whole.plain()
+  if comm.current():rank() == 0 then module:materialize(3) end
+  local out = {}
+  for _, strategy in ipairs { 'all', 'no_weights', 'code' } do
+    local made = nnscaler.parallelize(module, { batch = args }, 'dp', config(1),
+      { gen_savedir = '', broadcast_strategy = strategy }):eval()
+    local ok, value = pcall(function()
+      return T.no_grad(function() return (made(args)):sum():item() end)
+    end)
+    out[strategy] = ok and value or tostring(value)
+  end
+  return out
+end
+
 --- Gradients are read, scaled and hooked around the sum over ranks.
 function M.hooks()
   local model = models.parts.parallel('dp', config(1)):materialize(3)
@@ -212,7 +230,15 @@ function M.dummies(case)
     end
     return math.sqrt(made._parallel.engine.sharing:over_all({ squares })[1]), outputs
   end
-  local out = {}
+  -- The same by hand: units sum what they see.
+  local function by_hand(...)
+    local plain = models.end2end.plain():materialize(3)
+    for _, sample in ipairs { ... } do models.end2end.loss(plain, sample):backward() end
+    local squares = 0
+    for _, p in ipairs(plain:parameters()) do squares = squares + p.grad:pow(2):sum():item() end
+    return math.sqrt(squares) * comm.current():size() / case.plan
+  end
+  local out = { want_all = by_hand(unpack(samples)), want_first = by_hand(samples[1]) }
   out.all, out.outputs = norm(samples)
   local second = out.outputs[2]
   out.outputs = ('%d %d %s'):format(#out.outputs, #second[1].shape, second[2].mean.dtype)
