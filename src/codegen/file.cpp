@@ -52,11 +52,11 @@ std::string FileWriter::body() {
 }
 
 std::set<std::string> FileWriter::reserved_names() {
-  std::set<std::string> names = {
-      "rt",      "aten",       "nnscaler",        "comm",   "block",
-      "release", "accumulate", "accumulate_copy", "update", "random_key",
-      "input",   "seed",       "rest",            "i",      "_",
-      "unpack",  "require",    "math"};
+  std::set<std::string> names = {"rt",      "aten",       "nnscaler",   "comm",
+                                 "block",   "release",    "accumulate", "accumulate_copy",
+                                 "update",  "random_key", "input",      "seed",
+                                 "rest",    "i",          "_",          "unpack",
+                                 "require", "math"};
   names.insert(std::begin(kTables), std::end(kTables));
   names.erase("_");
   return names;
@@ -98,8 +98,8 @@ std::string FileWriter::seed_name(int slot) const {
 std::string FileWriter::gradients_text(FunctionWriter& w) const {
   std::string text;
   for (const auto& [name, slot] : program_.input_gradients)
-    text += fmt::format("{}[{}] = {}", text.empty() ? "{ " : ", ", quoted(name),
-                        w.expression(slot));
+    text +=
+        fmt::format("{}[{}] = {}", text.empty() ? "{ " : ", ", quoted(name), w.expression(slot));
   return text.empty() ? text : text + " }";
 }
 

@@ -201,7 +201,8 @@ class LocalGroup : public Group {
   }
 
   // All members post, each then works on what all posted, and leaves when all are done with it: the
-  // posts point into the members' tensors, so not even a failure elsewhere lets a member go earlier.
+  // posts point into the members' tensors, so not even a failure elsewhere lets a member go
+  // earlier.
   template <class F>
   void meet(const char* operation, LocalWorld::Post post, F work) {
     {
@@ -209,8 +210,7 @@ class LocalGroup : public Group {
       world_->throw_if_failed(operation);
       room_->posts[static_cast<size_t>(position())] = std::move(post);
       const uint64_t round = room_->round;
-      if (!arrive())
-        world_->wait(lock, operation, [&] { return room_->round != round; });
+      if (!arrive()) world_->wait(lock, operation, [&] { return room_->round != round; });
     }
     std::exception_ptr error;
     try {

@@ -1,4 +1,4 @@
---- Hand-written loops as people start them: the example prints on any number of ranks what it prints
+--- Hand-written loops as people start them: the example prints on any number of ranks what it does
 --- on one, and those of docs/library.md run.
 local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'

@@ -27,10 +27,26 @@ local function place(results, keys)
   return results, keys[#keys]
 end
 
-local function set_context(program, random, path)
-  local context = program.context
+-- What draws of a call depend on: counters, the module's path, and how many draws its earlier calls
+-- in the same forward of the model made, by place.
+local function draws_of(state, path)
+  if door.next_ordinal 'nnscaler::parallel' == 0 then state.drawn = {} end
+  return { random = door.get_random(), path = path, before = state.drawn }
+end
+
+-- `seen` counts the draws of a forward.
+local function set_context(program, draws, seen)
+  local context, random = program.context, draws.random
   context.seed, context.step, context.micro = random.seed, random.step, random.micro
-  context.at = path
+  context.at, context.before, context.seen = draws.path, draws.before, seen
+end
+
+local function count_draws(state, draws, seen)
+  if not next(seen) then return end
+  state.drawn = {}
+  for _, counts in ipairs { draws.before, seen } do
+    for at, n in next, counts do state.drawn[at] = (state.drawn[at] or 0) + n end
+  end
 end
 
 -- New contents of buffers hold from now on, as in a module that runs by itself; over scale units
@@ -42,7 +58,7 @@ local function keep_buffers(engine)
   if not contents.across then contents:commit(true) end
 end
 
-local function connect(state, program, results, flat, saved, random, path)
+local function connect(state, program, results, flat, saved, draws)
   local engine, about = state.engine, program.about
   local inputs, n = {}, #about.inputs
   for i, name in ipairs(about.inputs) do inputs[i] = flat[name] end
@@ -56,7 +72,7 @@ local function connect(state, program, results, flat, saved, random, path)
     state:before_backward()
     local gradients = {}
     store.mirror(engine.gradients, gradients)
-    set_context(program, random, path)
+    set_context(program, draws)
     local given = C.run(program.stages[0].B, engine.tensors, saved, gradients, seeds,
       program.context)
     local list = {}
@@ -123,10 +139,11 @@ return function(state, training, path, ...)
     state.calls = state.calls + 1
   end
   local program = (training and engine.training or engine.evaluation):get(args, training)
-  local random, saved = door.get_random(), {}
-  set_context(program, random, path)
+  local draws, seen, saved = draws_of(state, path), {}, {}
+  set_context(program, draws, seen)
   local results = pack(C.run(program.stages[0].F, engine.tensors, saved, engine.contents, plain,
     program.context))
+  count_draws(state, draws, seen)
   if training then keep_buffers(engine) end
   if door.grad_enabled() then
     if not training then
@@ -135,7 +152,7 @@ return function(state, training, path, ...)
     elseif program.stages[0].B then
       program.about = program.about or describe(program)
       if #program.about.seeds > 0 then
-        connect(state, program, results, flat, saved, random, path)
+        connect(state, program, results, flat, saved, draws)
       end
     end
   end

@@ -73,9 +73,13 @@ local function gather_states(state)
   return states
 end
 
+-- All units take the sample as micro-batch 0, so that their mean is the gradient of any plan.
 local function step_with(model, optimizer, sample)
   model:train()
+  nnscaler.set_random { micro = 0 }
   models.parts.loss(model, sample):backward()
+  optimizer:sync_shard_grad()
+  optimizer:scale_grads(1 / optimizer:units())
   local norm = optimizer:clip_gnorm()
   optimizer:step()
   optimizer:zero_grad()
