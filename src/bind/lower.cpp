@@ -54,23 +54,17 @@ int lower_graph(lua_State* L) {
   return 1;
 }
 
-// (graph, { device =, plan = }): lowers the graph for every rank of the plan and checks the
-// programs together; returns false above 64 ranks, without doing so.
+// (list of the programs of ranks 0, 1, …, their plan): checks them together.
 int check_all(lua_State* L) {
-  const graph::Graph& graph = check_graph(L, 1);
-  luaL_checktype(L, 2, LUA_TTABLE);
-  lower::Options options;
-  const std::string device = script::field_string(L, 2, "device", "cpu");
-  options.device = device.substr(0, device.find(':'));
-  lua_getfield(L, 2, "plan");
-  options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
-  const bool few = options.plan->runtime_ngpus <= 64;
-  std::vector<lower::Program> programs;
-  for (; few && options.rank < options.plan->runtime_ngpus; ++options.rank)
-    programs.push_back(lower::lower(graph, options).program);
-  if (few) lower::check_ranks(programs, *options.plan);
-  lua_pushboolean(L, few);
-  return 1;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  std::vector<const lower::Program*> programs;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    programs.push_back(&script::check_object<Handle>(L, lua_gettop(L), kProgramType)->program);
+    lua_pop(L, 1);
+  }
+  lower::check_ranks(programs, check_plan(L, 2));
+  return 0;
 }
 
 int text(lua_State* L) {
@@ -149,6 +143,13 @@ int segments(lua_State* L) {
   lua_pushinteger(L, p.tags);
   lua_setfield(L, -2, "tags");
   return 1;
+}
+// → adapters, and how many of them are one call with one call as its mirror
+int adapters(lua_State* L) {
+  const lower::AdapterCount& count = check_program(L).adapters;
+  lua_pushinteger(L, count.all);
+  lua_pushinteger(L, count.paired);
+  return 2;
 }
 int groups(lua_State* L) {  // list of lists of ranks, in the order in which all ranks make them
   const auto all = lower::groups_of(program(L));
@@ -387,6 +388,7 @@ int open(lua_State* L) {
                              {"traffic", guarded<traffic>},
                              {"inputs", guarded<inputs>},
                              {"segments", guarded<segments>},
+                             {"adapters", guarded<adapters>},
                              {"groups", guarded<groups>},
                              {"constants", guarded<constants>},
                              {"seeds", guarded<seeds>},

@@ -46,9 +46,14 @@ class Lowering {
     for (const auto& stage : stages_) {
       stage->forward();
       if (graph_.training) stage->backward(split_);
+      out_.adapters.all += stage->adapters().all;
+      out_.adapters.paired += stage->adapters().paired;
     }
     fold_views(program);
-    remove_dead_calls(program);
+    std::vector<int> unsent;
+    for (const auto& stage : stages_)
+      unsent.insert(unsent.end(), stage->unsent().begin(), stage->unsent().end());
+    remove_dead_calls(program, unsent);
     gather_again(program);
     find_saved(program);
     reuse_memory(program);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lower/distribution.h"
+#include "lower/exchange.h"
 #include "lower/program.h"
 #include "plan/plan.h"
 
@@ -37,6 +38,7 @@ struct Lowered {
   std::vector<std::string> notes;      // choices worth a line in the log, each once
   std::vector<std::string> warnings;   // of those, what the plan did not ask for
   std::shared_ptr<const Homes> homes;  // where weights rest; nullptr without a plan
+  AdapterCount adapters;
 };
 
 // Throws a model Error when the loss is not a scalar of a floating type, a plan Error when the plan

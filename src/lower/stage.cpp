@@ -212,7 +212,7 @@ std::vector<NamedArg> StageLowering::local_call(const Node& node, int turn, Call
 }
 
 void StageLowering::emit_send(Ref x, Shape moves, int64_t tag) {
-  if (moves.empty()) return;
+  if (moves.empty()) return unsent_.push_back(x.id);
   e_.call_typed("comm::send",
                 {{"self", x}, {"moves", std::move(moves)}, {"tag", tag}, {"first", kFirstTag}}, {});
 }
@@ -235,6 +235,7 @@ Ref StageLowering::emit_receive(const TensorType& type, Shape moves, int64_t tag
 void StageLowering::receive_values(std::vector<Instr>& instrs) {
   e_.write_to(instrs);
   for (int id : where_.arrivals()) {
+    exchange_.count_message();
     const auto& value = graph_.value({id});
     const Layout from = where_.departure(id), to = where_.arrival(id, where_.stage());
     const auto& maker = graph_.nodes[static_cast<size_t>(value.producer)];
@@ -258,9 +259,11 @@ void StageLowering::send_value(int id) {
   const auto& value = graph_.value({id});
   const Layout from = where_.departure(id);
   const Ref slot = slot_for({id}, {from, std::vector<bool>(from.axes.size())});
-  for (int stage : stages)
+  for (int stage : stages) {
+    exchange_.count_message();
     emit_send(slot, where_.sends(from, where_.arrival(id, stage), value.type.shape),
               where_.tag(id, stage, false));
+  }
   if (graph_.training && value.requires_grad) sent_.push_back({id, slot});
 }
 

@@ -27,6 +27,9 @@ class StageLowering {
   StageLowering& operator=(const StageLowering&) = delete;
 
   const Distribution& where() const { return where_; }
+  const AdapterCount& adapters() const { return exchange_.count(); }
+  // Slots that other devices of the stage send on, but not this one.
+  const std::vector<int>& unsent() const { return unsent_; }
   // Gives the slot that holds an input, parameter, buffer or constant laid out as `use`.
   void bind_leaf(int value, const OperandUse& use, Ref slot, std::optional<Shard> shard);
   void forward();
@@ -79,6 +82,7 @@ class StageLowering {
   Exchange exchange_;
   size_t forward_ = 0;                               // index of the forward segment
   std::vector<std::pair<int, Ref>> arrived_, sent_;  // values between stages that need gradients
+  std::vector<int> unsent_;
   struct Held {
     OperandUse use;
     Ref slot;
