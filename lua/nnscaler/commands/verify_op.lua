@@ -1,5 +1,5 @@
---- `nnscaler verify --op NAME`: checks one operator, of the table by the example calls of ours, or a
---- registered one by those of its registration.
+--- `nnscaler verify --op NAME`: checks one operator, of the table by the example calls of ours, or
+--- a registered one by those of its registration.
 local fail = require 'nnscaler.fail'
 local log = require 'nnscaler.log'
 local op = require 'nnscaler.verify.op'

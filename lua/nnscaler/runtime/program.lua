@@ -6,6 +6,7 @@ local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
 local leaves = require 'nnscaler.runtime.leaves'
+local log = require('nnscaler.log').logger 'nnscaler.program'
 local generate = require 'nnscaler.runtime.generate'
 local graphs = require 'nnscaler._C.graph'
 local lower = require 'nnscaler._C.lower'
@@ -15,6 +16,7 @@ local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
 local store = require 'nnscaler.runtime.store'
 local trace = require 'nnscaler.trace'
+local traffic = require 'nnscaler.runtime.traffic'
 local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
@@ -130,6 +132,8 @@ function Engine:take_parts(program)
   cap = cap and math.floor(cap * 2 ^ 20)
   local with_gradient = self.sharing:agree_gradients(self.shares)
   self.traffic = program:traffic(cap, with_gradient)
+  log.info('Program of rank %d: %s', self.sharing.rank,
+    traffic.line(program, self.traffic, self.sharing.micro_batches))
   self.buckets = program:buckets(cap, with_gradient)
   leaves.add_parts(self)
   if self.job.broadcast_strategy == 'all' then self:broadcast_weights() end
