@@ -61,11 +61,11 @@ end
 function M.of(cell) return load()[cell.model .. ' | ' .. cell.name] end
 
 --- Writes the calls of all cells that have run in float64.
----@param models string[]
+---@param list string[] models
 ---@param cells table<string, table[]>
-function M.write(models, cells)
+function M.write(list, cells)
   local lines = {}
-  for _, model in ipairs(models) do
+  for _, model in ipairs(list) do
     for _, cell in ipairs(cells[model]) do
       if cell.dtype == 'float64' and cell.results then
         lines[#lines + 1] = ('%s | %s | %s\n'):format(model, cell.name, M.text(cell.results))
@@ -78,7 +78,9 @@ end
 local function sum(result, segment, op)
   local n = 0
   for _, entry in ipairs(result.traffic) do
-    if entry.segment:find('^' .. segment) and (not op or entry.op == op) then n = n + entry.calls end
+    if entry.segment:find('^' .. segment) and (not op or entry.op == op) then
+      n = n + entry.calls
+    end
   end
   return n
 end
@@ -95,7 +97,8 @@ function forms.none(result) expect(#result.traffic == 0, 'one device communicate
 -- Gradients of all parameters in one sum a step; nothing in a micro-batch.
 function forms.dp(result)
   local calls = result.trained > 0 and 1 or 0
-  expect(sum(result, 'step') == calls and #result.traffic == calls, 'expected %d sum(s) a step', calls)
+  expect(sum(result, 'step') == calls and #result.traffic == calls, 'expected %d sum(s) a step',
+    calls)
 end
 
 -- Of each weight that forward reads a gather, of each gradient a scatter; a second gather of those
