@@ -1,7 +1,8 @@
 --- Interlaced embedding: the rows of the token table lie on the devices of all pipeline stages,
---- which look them up together. Where the vocabulary is large no stage carries the whole table. The
---- table is a stage of its own that every device runs beside its stage of blocks; its parts stand in
---- the order of 1F1B where the first stage needs them. The output layer has a weight of its own.
+--- which look them up together. Where the vocabulary is large no stage carries the whole table.
+--- The table is a stage of its own that every device runs beside its stage of blocks; its parts
+--- stand in the order of 1F1B where the first stage needs them. The output layer has a weight of
+--- its own.
 ---
 ---   nnscaler run recipes/llama3.lua preset=tiny pas_policy=examples/policies/interlaced.lua -n 2
 
