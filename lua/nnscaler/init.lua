@@ -44,6 +44,42 @@ function M.local_world_size() return require('nnscaler.ranks').local_world_size(
 --- Waits until every rank is here.
 function M.barrier() require('nnscaler.ranks').barrier() end
 
+--- Joins the ranks of a launcher; for scripts. With `ranks`, and no launcher, starts rank threads.
+---@param opts? nnscaler.InitOpts
+function M.init(opts) require('nnscaler.library.launch').init(opts) end
+
+--- Makes a module or a class parallel, for a hand-written loop: docs/library.md.
+---@param what nnscaler.nn.Module|table
+---@param dummy_args table
+---@param policy string|function
+---@param compute_config nnscaler.ComputeConfig
+---@param opts? nnscaler.ParallelizeOpts
+---@return nnscaler.ParallelModule|table|nil
+function M.parallelize(what, dummy_args, policy, compute_config, opts)
+  return require 'nnscaler.library.parallelize'(what, dummy_args, policy, compute_config, opts)
+end
+
+--- Makes the optimizer of a model with parallel modules in it.
+---@param model nnscaler.nn.Module
+---@param optimizer_fn string|table|function
+---@param args? table options of the optimizer
+---@return nnscaler.ParallelOptimizer
+function M.build_optimizer(model, optimizer_fn, args)
+  return require('nnscaler.library.optimizer').new(model, optimizer_fn, args)
+end
+
+-- State of models with parallel modules: lua/nnscaler/library/checkpoint.lua.
+for _, name in ipairs {
+  'state_dict', 'merge_state_dicts', 'load_merged_state_dict', 'deduped_state_dict',
+  'load_deduped_state_dict', 'full_state_dict', 'broadcast_weights',
+} do
+  M[name] = function(...) return require('nnscaler.library.checkpoint')[name](...) end
+end
+
+--- What draws depend on beside their place: of forward of a hand-written loop.
+---@param random { seed?: integer, step?: integer, micro?: integer } what is not given stays
+function M.set_random(random) require('nnscaler._C.tensor').set_random(random) end
+
 return setmetatable(M, {
   __index = function(t, key)
     local module = parts[key]

@@ -100,6 +100,8 @@ end
 ---@field training? boolean the training graph (default) or the evaluation graph
 ---@field name? string of the graph; by default the model's class
 ---@field arg_names? string[] names of forward's arguments; by default the model's forward_arg_names
+---@field loss? boolean false: forward may return anything, and arguments that require gradients
+---   get some; by default its first result is the loss
 
 --- Traces `model(args…)` into a Graph. Only shapes and dtypes of the tensors in `args` matter.
 --- The model runs twice, and both runs must give the same graph.
@@ -112,7 +114,7 @@ function M.trace(model, args, opts)
   opts = opts or {}
   local training = opts.training ~= false
   local spec = describe(model, opts)
-  spec.training = training
+  spec.training, spec.loss = training, opts.loss ~= false
   spec.args = { n = args.n or #args }
   for i = 1, spec.args.n do spec.args[i] = args[i] end
   local first, warnings, anchors = finally(forbid_unstable(), function()
@@ -139,6 +141,7 @@ function M.anchors(graph) return anchors_of[graph] or {} end
 local function key_of(value, out)
   if tensor.is_tensor(value) then
     out[#out + 1] = value.dtype .. '[' .. table.concat(value.shape, ',') .. ']'
+    if out.grads and value.requires_grad then out[#out + 1] = 'grad ' end
   elseif type(value) == 'table' then
     out[#out + 1] = '{'
     for i, k in ipairs(sorted_keys(value)) do
@@ -154,9 +157,10 @@ end
 --- What a graph is specialised to: mode, shapes, dtypes and plain values of the arguments, as text.
 ---@param args table arguments of forward
 ---@param training boolean
+---@param grads? boolean whether it matters which arguments require gradients
 ---@return string
-function M.key(args, training)
-  local out = { training and 'training ' or 'evaluation ' }
+function M.key(args, training, grads)
+  local out = { training and 'training ' or 'evaluation ', grads = grads }
   for i = 1, args.n or #args do key_of(args[i], out) end
   return table.concat(out)
 end
@@ -170,7 +174,7 @@ Cache.__index = Cache
 ---@param training boolean
 ---@return any
 function Cache:get(args, training)
-  local key = M.key(args, training)
+  local key = M.key(args, training, self.loss == false)
   local entry = self.entries[key]
   self.clock = self.clock + 1
   if entry then
@@ -190,7 +194,7 @@ function Cache:get(args, training)
   local start = base.clock()
   local function make()
     return (M.trace(self.model, args, { training = training, name = self.name,
-                                        arg_names = self.arg_names }))
+                                        arg_names = self.arg_names, loss = self.loss }))
   end
   local graph = self.obtain and self.obtain(key, make) or make()
   local value = self.build(graph)
@@ -207,6 +211,7 @@ end
 ---@field limit? integer specialisations kept, 16 unless told
 ---@field name? string
 ---@field arg_names? string[]
+---@field loss? boolean as trace takes it
 
 --- Keeps what is made of a model's graphs, one for each shape of its arguments and each mode.
 ---@param model table
@@ -218,7 +223,7 @@ function M.cache(model, opts)
     model = model, build = opts.build or function(graph) return graph end, limit = opts.limit or 16,
     obtain = opts.obtain,
     name = opts.name or (type(model) == 'table' and model.class_name) or 'model',
-    arg_names = opts.arg_names, entries = {}, count = 0, clock = 0,
+    arg_names = opts.arg_names, loss = opts.loss, entries = {}, count = 0, clock = 0,
   }, Cache)
 end
 

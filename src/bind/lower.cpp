@@ -30,8 +30,8 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-// (graph [, { device =, plan =, rank =, first = the first program under the plan, in whose
-// homes weights stay }]) → program
+// (graph [, { device =, plan =, rank =, embedded =, first = the first program under the plan, in
+// whose homes weights stay }]) → program
 int lower_graph(lua_State* L) {
   const graph::Graph& graph = check_graph(L, 1);
   lower::Options options;
@@ -39,6 +39,7 @@ int lower_graph(lua_State* L) {
     const std::string device = script::field_string(L, 2, "device", "cpu");
     options.device = device.substr(0, device.find(':'));
     options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
+    options.embedded = script::field_boolean(L, 2, "embedded", false);
     lua_getfield(L, 2, "plan");
     if (!lua_isnil(L, -1))
       options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
@@ -53,23 +54,17 @@ int lower_graph(lua_State* L) {
   return 1;
 }
 
-// (graph, { device =, plan = }): lowers the graph for every rank of the plan and checks the
-// programs together; returns false above 64 ranks, without doing so.
+// (list of the programs of ranks 0, 1, …, their plan): checks them together.
 int check_all(lua_State* L) {
-  const graph::Graph& graph = check_graph(L, 1);
-  luaL_checktype(L, 2, LUA_TTABLE);
-  lower::Options options;
-  const std::string device = script::field_string(L, 2, "device", "cpu");
-  options.device = device.substr(0, device.find(':'));
-  lua_getfield(L, 2, "plan");
-  options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
-  const bool few = options.plan->runtime_ngpus <= 64;
-  std::vector<lower::Program> programs;
-  for (; few && options.rank < options.plan->runtime_ngpus; ++options.rank)
-    programs.push_back(lower::lower(graph, options).program);
-  if (few) lower::check_ranks(programs, *options.plan);
-  lua_pushboolean(L, few);
-  return 1;
+  luaL_checktype(L, 1, LUA_TTABLE);
+  std::vector<const lower::Program*> programs;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    programs.push_back(&script::check_object<Handle>(L, lua_gettop(L), kProgramType)->program);
+    lua_pop(L, 1);
+  }
+  lower::check_ranks(programs, check_plan(L, 2));
+  return 0;
 }
 
 int text(lua_State* L) {
@@ -149,6 +144,13 @@ int segments(lua_State* L) {
   lua_setfield(L, -2, "tags");
   return 1;
 }
+// → adapters, and how many of them are one call with one call as its mirror
+int adapters(lua_State* L) {
+  const lower::AdapterCount& count = check_program(L).adapters;
+  lua_pushinteger(L, count.all);
+  lua_pushinteger(L, count.paired);
+  return 2;
+}
 int groups(lua_State* L) {  // list of lists of ranks, in the order in which all ranks make them
   const auto all = lower::groups_of(program(L));
   lua_createtable(L, static_cast<int>(all.size()), 0);
@@ -191,9 +193,9 @@ int parameters(lua_State* L) {
       lua_setfield(L, -2, "holders");
       lua_pushboolean(L, share.sharded);
       lua_setfield(L, -2, "sharded");
-      lua_pushinteger(L, addends(p, p.parameters[i]));
-      lua_setfield(L, -2, "addends");
     }
+    lua_pushinteger(L, addends(p, p.parameters[i]));
+    lua_setfield(L, -2, "addends");
     lua_pop(L, 1);
   }
   return 1;
@@ -269,6 +271,24 @@ int traffic(lua_State* L) {
     lua_setfield(L, -2, "weights");
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
+  return 1;
+}
+
+void push_names(lua_State* L, const std::vector<std::pair<std::string, int>>& list) {
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    push_string(L, list[i].first);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+// Of an embedded program: the results of forward that backward takes gradients of ("1", "2.h.0"),
+// and the inputs whose gradients it gives.
+int seeds(lua_State* L) {
+  push_names(L, program(L).seeds);
+  return 1;
+}
+int input_gradients(lua_State* L) {
+  push_names(L, program(L).input_gradients);
   return 1;
 }
 
@@ -368,8 +388,11 @@ int open(lua_State* L) {
                              {"traffic", guarded<traffic>},
                              {"inputs", guarded<inputs>},
                              {"segments", guarded<segments>},
+                             {"adapters", guarded<adapters>},
                              {"groups", guarded<groups>},
                              {"constants", guarded<constants>},
+                             {"seeds", guarded<seeds>},
+                             {"input_gradients", guarded<input_gradients>},
                              {"fallbacks", guarded<fallbacks>},
                              {"memory", guarded<memory>},
                              {"notes", guarded<lines<&Lowered::notes>>},

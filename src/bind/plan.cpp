@@ -160,13 +160,15 @@ int plan_match(lua_State* L) {  // (plan, graph): throws unless the plan is for 
   plan::match(check_plan(L, 1), check_graph(L, 2));
   return 0;
 }
-// (plan) → { plan_ngpus =, stages = lists of devices, schedule =, chunks =, micro_batches =,
-// lanes =, sharded = }
+// (plan) → { plan_ngpus =, runtime_ngpus =, stages = lists of devices, schedule =, chunks =,
+// micro_batches =, lanes =, sharded = }
 int plan_info(lua_State* L) {
   const plan::Plan& plan = check_plan(L, 1);
   lua_createtable(L, 0, 5);
   lua_pushinteger(L, plan.plan_ngpus);
   lua_setfield(L, -2, "plan_ngpus");
+  lua_pushinteger(L, plan.runtime_ngpus);
+  lua_setfield(L, -2, "runtime_ngpus");
   lua_createtable(L, plan.stages, 0);
   for (int s = 0; s < plan.stages; ++s) {
     const auto& devices = plan.stage_devices[static_cast<size_t>(s)];

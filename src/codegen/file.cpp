@@ -28,7 +28,7 @@ std::string FileWriter::body() {
     out += wrap(line + " })", kWidth, "  ") + "\n";
   }
   std::string used;
-  for (const char* helper : {"release", "accumulate", "accumulate_copy", "update"})
+  for (const char* helper : {"release", "accumulate", "accumulate_copy", "update", "random_key"})
     if (functions_.find(fmt::format(" {}(", helper)) != std::string::npos ||
         segments.find(fmt::format(" {}(", helper)) != std::string::npos)
       used += fmt::format("{}{}", used.empty() ? "" : ", ", helper);
@@ -52,10 +52,11 @@ std::string FileWriter::body() {
 }
 
 std::set<std::string> FileWriter::reserved_names() {
-  std::set<std::string> names = {
-      "rt",     "aten",  "nnscaler", "comm", "block", "release", "accumulate", "accumulate_copy",
-      "update", "input", "seed",     "rest", "i",     "_",       "unpack",     "require",
-      "math"};
+  std::set<std::string> names = {"rt",      "aten",       "nnscaler",   "comm",
+                                 "block",   "release",    "accumulate", "accumulate_copy",
+                                 "update",  "random_key", "input",      "seed",
+                                 "rest",    "i",          "_",          "unpack",
+                                 "require", "math"};
   names.insert(std::begin(kTables), std::end(kTables));
   names.erase("_");
   return names;
@@ -85,13 +86,30 @@ std::string FileWriter::nest_text(const graph::Nest& nest, FunctionWriter& w) {
   return text.empty() ? "{}" : "{ " + text + " }";
 }
 
+// One seed, or a list of them.
+std::string FileWriter::seed_name(int slot) const {
+  const auto& seeds = program_.seeds;
+  for (size_t i = 0; i < seeds.size(); ++i)
+    if (seeds[i].second == slot) return fmt::format("seed[{}]", i + 1);
+  return "seed";
+}
+
+// The gradients of inputs that a backward returns, by name.
+std::string FileWriter::gradients_text(FunctionWriter& w) const {
+  std::string text;
+  for (const auto& [name, slot] : program_.input_gradients)
+    text +=
+        fmt::format("{}[{}] = {}", text.empty() ? "{ " : ", ", quoted(name), w.expression(slot));
+  return text.empty() ? text : text + " }";
+}
+
 std::string FileWriter::write_segment(const Segment& segment) {
   const bool forward = segment.kind == lower::SegmentKind::forward;
   FunctionWriter w(program_, operators_, groups_, "", reserved_);
   for (int in : segment.inputs) {
     const std::string& name = program_.slot(in).name;
     if (!forward) {
-      w.bind(in, "seed");
+      w.bind(in, seed_name(in));
       store_top(segment, in, w);
       continue;
     }
@@ -121,6 +139,7 @@ std::string FileWriter::write_segment(const Segment& segment) {
   if (program_.returns(segment))
     for (const graph::Nest& nest : program_.outputs)
       results += (results.empty() ? "" : ", ") + nest_text(nest, w);
+  if (segment.kind == lower::SegmentKind::backward) results = gradients_text(w);
   if (!results.empty()) w.raw(wrap("return " + results, kWidth, "    "));
   std::string out = fmt::format("\nlocal function {}({})\n", segment.name,
                                 forward ? "p, s, u, input, ctx" : "p, s, g, seed, ctx");

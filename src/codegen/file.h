@@ -97,6 +97,8 @@ class FileWriter {
   // Expression of a slot at the level of the segment.
   std::string outer(const Segment& segment, int slot, FunctionWriter& w);
   std::string nest_text(const graph::Nest& nest, FunctionWriter& w);
+  std::string seed_name(int slot) const;
+  std::string gradients_text(FunctionWriter& w) const;
   std::string write_segment(const Segment& segment);
 
   const Program& program_;

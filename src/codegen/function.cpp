@@ -190,7 +190,11 @@ struct FunctionWriter::ValueWriter {
 
 std::string FunctionWriter::value(const NamedArg& arg, const Instr& instr) {
   if (Groups::is_group(instr, arg)) return groups_.name(std::get<nns::Shape>(arg.value));
-  return std::visit(ValueWriter{*this, instr}, arg.value);
+  std::string text = std::visit(ValueWriter{*this, instr}, arg.value);
+  if (!program_.embedded || arg.name != "key" || !std::holds_alternative<std::string>(arg.value))
+    return text;
+  needs_.insert("ctx");
+  return fmt::format("random_key(ctx, {})", text);
 }
 
 std::string FunctionWriter::arguments(const Instr& instr) {

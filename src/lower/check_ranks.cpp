@@ -20,12 +20,6 @@ template <class... A>
   fail(ErrorKind::internal, "[lower.ranks] {}", fmt::format(f, std::forward<A>(args)...));
 }
 
-const Arg* find_arg(const Instr& instr, std::string_view name) {
-  for (const NamedArg& a : instr.args)
-    if (a.name == name) return &a.value;
-  return nullptr;
-}
-
 const Shape& ints(const Instr& instr, std::string_view name) {
   const Arg* arg = find_arg(instr, name);
   NNS_CHECK(arg != nullptr, "{} has no argument {}", instr.op, name);
@@ -34,14 +28,6 @@ const Shape& ints(const Instr& instr, std::string_view name) {
 
 std::string place(const Instr& instr) {
   return instr.module.empty() ? std::string("the model") : instr.module;
-}
-
-bool is_message(const Instr& instr) {
-  return instr.op == "comm::send" || instr.op == "comm::receive";
-}
-bool is_collective(const Instr& instr) {
-  return instr.kind == InstrKind::call && instr.op.starts_with("comm::") && !is_message(instr) &&
-         find_arg(instr, "group") != nullptr && instr.op != "comm::value_chunk";
 }
 
 // One thing that a rank does which others must answer.
@@ -281,9 +267,9 @@ std::map<std::string, Holding> holdings_of(const Program& program) {
   return out;
 }
 
-void check_gradients(const std::vector<Program>& programs, const plan::Plan& plan) {
+void check_gradients(const std::vector<const Program*>& programs, const plan::Plan& plan) {
   std::vector<std::map<std::string, Holding>> all;
-  for (const Program& program : programs) all.push_back(holdings_of(program));
+  for (const Program* program : programs) all.push_back(holdings_of(*program));
   for (size_t r = 0; r < all.size(); ++r)
     for (const auto& [name, mine] : all[r]) {
       const auto& ranks = mine.share->reduce;
@@ -316,21 +302,22 @@ void check_gradients(const std::vector<Program>& programs, const plan::Plan& pla
 
 }  // namespace
 
-void check_ranks(const std::vector<Program>& programs, const plan::Plan& plan) {
+void check_ranks(const std::vector<const Program*>& programs, const plan::Plan& plan) {
   NNS_CHECK(static_cast<int>(programs.size()) == plan.runtime_ngpus, "{} programs of {} ranks",
             programs.size(), plan.runtime_ngpus);
+  const bool training = programs.at(0)->training;
+  std::vector<std::vector<Action>> orders{{{'F', 0, 0}, {'B', 0, 0}}};
+  if (plan.stages > 1)
+    orders = (training ? schedule_of(plan, plan.micro_batches) : inference_of(plan, lanes_of(plan)))
+                 .orders;
   std::vector<std::vector<Event>> events;
-  for (const Program& program : programs) {
-    const int device = program.rank % plan.plan_ngpus;
-    std::vector<Action> order{{'F', 0, 0}, {'B', 0, 0}};
-    if (plan.stages > 1)
-      order = (program.training ? schedule_of(plan, plan.micro_batches)
-                                : inference_of(plan, lanes_of(plan)))
-                  .orders.at(static_cast<size_t>(pipeline_rank(plan, device)));
-    events.push_back(events_of(program, order));
+  for (const Program* program : programs) {
+    const int device = program->rank % plan.plan_ngpus;
+    const int row = plan.stages > 1 ? pipeline_rank(plan, device) : 0;
+    events.push_back(events_of(*program, orders.at(static_cast<size_t>(row))));
   }
   Play(std::move(events)).run();
-  if (programs[0].training) check_gradients(programs, plan);
+  if (training) check_gradients(programs, plan);
 }
 
 }  // namespace nns::lower

@@ -14,6 +14,6 @@ namespace nns::lower {
 //   the members of a group call the same collectives in the same order, and are members;
 //   the gradient of every parameter is summed exactly once over exactly the ranks that say so.
 // `programs` are those of ranks 0, 1, … in order, of the training graph or of another.
-void check_ranks(const std::vector<Program>& programs, const plan::Plan& plan);
+void check_ranks(const std::vector<const Program*>& programs, const plan::Plan& plan);
 
 }  // namespace nns::lower

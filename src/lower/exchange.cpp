@@ -86,6 +86,12 @@ Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const Te
   const bool moved = std::any_of(path.begin(), path.end(),
                                  [](const Step& s) { return s.primitive == Primitive::move; });
   Layout mesh = from, goal = use.layout;
+  const auto done = [&](Ref made, bool summed_last) {
+    const size_t calls = path.size() + (summed_last ? 1 : 0);
+    if (calls > 0) ++count_.all;
+    if (calls == 1 && !moved) ++count_.paired;
+    return made;
+  };
   std::optional<std::vector<bool>> lined_up;
   if (!path.empty() && !moved && align(mesh, goal, whole.shape))
     lined_up = partial_axes(from, use, goal, whole.shape);
@@ -94,7 +100,8 @@ Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const Te
     std::vector<int> axes;
     for (size_t a = 0; a < use.partial.size(); ++a)
       if (use.partial[a] && use.layout.axes[a].size > 1) axes.push_back(static_cast<int>(a));
-    return copied(x, use.layout, axes);
+    const Ref made = copied(x, use.layout, axes);
+    return done(made, made.id != x.id);
   }
   std::vector<bool> partial = *lined_up;
   // What is left of the partial axes after each step, from the last to the first: a step that sums
@@ -110,7 +117,8 @@ Ref Exchange::convert(Ref x, const Layout& from, const OperandUse& use, const Te
   std::vector<int> rest;
   for (size_t a = 0; a < partial.size(); ++a)
     if (partial[a]) rest.push_back(static_cast<int>(a));
-  return copied(x, goal, rest);
+  const Ref made = copied(x, goal, rest);
+  return done(made, made.id != x.id);
 }
 
 Ref Exchange::owned(Ref x, const OperandUse& home) {

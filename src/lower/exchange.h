@@ -8,6 +8,12 @@
 
 namespace nns::lower {
 
+// Changes of layout in a program: how many, and how many of them are one call whose derivative is
+// one call too.
+struct AdapterCount {
+  int all = 0, paired = 0;
+};
+
 class Exchange {
  public:
   // `device` is the one the program is for; ranks are `first_rank` + device.
@@ -17,6 +23,10 @@ class Exchange {
   // Emits what turns the local piece `x` of a value laid out as `from` into the piece that `use`
   // wants, and returns it: by collectives, or point to point where no collective lines up.
   Ref convert(Ref x, const Layout& from, const OperandUse& use, const TensorType& whole);
+
+  const AdapterCount& count() const { return count_; }
+  // Counts a message between stages.
+  void count_message() { ++count_.all; }
 
   // A weight whose gradients are addends where `home` is partial, for a use that gives whole ones:
   // of those the first rank's counts.
@@ -37,6 +47,7 @@ class Exchange {
   Tape& tape_;
   Emitter& e_;
   int device_, first_rank_;
+  AdapterCount count_;
 };
 
 }  // namespace nns::lower

@@ -2,6 +2,8 @@
 // weight, then the passes over all of them.
 #include "lower/lower.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -27,6 +29,13 @@ class Lowering {
     program.training = graph_.training;
     program.graph_hash = graph::exact_hash(graph_);
     program.rank = options_.rank;
+    program.embedded = options_.embedded;
+    if (options_.embedded && options_.plan && options_.plan->stages > 1)
+      throw Error(ErrorKind::plan,
+                  fmt::format("[lower.stages] the plan of {} has {} stages; expected one for a "
+                              "module inside a hand-written model",
+                              graph_.name, options_.plan->stages),
+                  "pipelines are for end-to-end modules: compute_config.use_end2end = true");
     make_stages();
     program.world = stages_[0]->where().world();
     for (const std::string& text : stages_[0]->where().fitted().notes) e_.note(text);
@@ -37,9 +46,14 @@ class Lowering {
     for (const auto& stage : stages_) {
       stage->forward();
       if (graph_.training) stage->backward(split_);
+      out_.adapters.all += stage->adapters().all;
+      out_.adapters.paired += stage->adapters().paired;
     }
     fold_views(program);
-    remove_dead_calls(program);
+    std::vector<int> unsent;
+    for (const auto& stage : stages_)
+      unsent.insert(unsent.end(), stage->unsent().begin(), stage->unsent().end());
+    remove_dead_calls(program, unsent);
     gather_again(program);
     find_saved(program);
     reuse_memory(program);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lower/distribution.h"
+#include "lower/exchange.h"
 #include "lower/program.h"
 #include "plan/plan.h"
 
@@ -20,6 +21,9 @@ struct Options {
   std::shared_ptr<const plan::Plan> plan;
   int rank = 0;
   std::shared_ptr<const Homes> homes;  // of the weights, from the first graph under the plan
+  // The graph is a module inside a hand-written model: backward takes a gradient of each result
+  // that has one and gives those of the inputs that want one.
+  bool embedded = false;
 };
 
 // A call that executes again under autograd in backward, for want of a derivative rule.
@@ -34,6 +38,7 @@ struct Lowered {
   std::vector<std::string> notes;      // choices worth a line in the log, each once
   std::vector<std::string> warnings;   // of those, what the plan did not ask for
   std::shared_ptr<const Homes> homes;  // where weights rest; nullptr without a plan
+  AdapterCount adapters;
 };
 
 // Throws a model Error when the loss is not a scalar of a floating type, a plan Error when the plan

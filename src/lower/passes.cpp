@@ -25,18 +25,24 @@ bool is_owned(const Instr& instr) {
   return false;
 }
 
-void remove_dead_calls(Program& program) {
-  std::vector<bool> needed(program.slots.size(), false);
+void remove_dead_calls(Program& program, const std::vector<int>& unsent) {
+  std::vector<bool> needed(program.slots.size(), false), wanted = needed;
+  for (int slot : unsent) wanted[static_cast<size_t>(slot)] = true;
   for (size_t s = program.segments.size(); s-- > 0;) {
     Segment& segment = program.segments[s];
     for (int out : segment.outputs) needed[static_cast<size_t>(out)] = true;
     std::vector<Instr> kept;
     for (size_t i = segment.instrs.size(); i-- > 0;) {
       Instr& instr = segment.instrs[i];
-      const bool live = instr.kind != InstrKind::call || has_effect(instr.op) ||
-                        std::any_of(instr.outs.begin(), instr.outs.end(), [&](int out) {
-                          return out >= 0 && needed[static_cast<size_t>(out)];
-                        });
+      const auto any_out = [&](const std::vector<bool>& flags) {
+        return std::any_of(instr.outs.begin(), instr.outs.end(),
+                           [&](int out) { return out >= 0 && flags[static_cast<size_t>(out)]; });
+      };
+      const bool asked = any_out(wanted);
+      const bool live = instr.kind != InstrKind::call || has_effect(instr.op) || any_out(needed) ||
+                        (asked && is_collective(instr));
+      for (int slot : reads(instr))
+        if (asked) wanted[static_cast<size_t>(slot)] = true;
       if (!live) continue;
       for (int slot : reads(instr)) needed[static_cast<size_t>(slot)] = true;
       kept.push_back(std::move(instr));

@@ -8,8 +8,9 @@ namespace nns::lower {
 // Takes out views that change nothing, joins reshapes of reshapes, and makes a view once that calls
 // of one repeated block ask for several times.
 void fold_views(Program& program);
-// Removes calls whose results nobody reads, last segment first.
-void remove_dead_calls(Program& program);
+// Removes calls whose results nobody reads, last segment first. Of what makes the slots `unsent`,
+// which other ranks of a stage send on, those stay that the others wait for.
+void remove_dead_calls(Program& program, const std::vector<int>& unsent);
 // Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so
 // that no whole weight is kept between them.
 void gather_again(Program& program);

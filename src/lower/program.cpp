@@ -108,6 +108,10 @@ std::string write_text(const Program& program, bool locations) {
     }
   }
   for (const graph::Nest& nest : program.outputs) text += "output " + graph::to_text(nest) + "\n";
+  if (program.embedded) text += "embedded\n";
+  for (const auto& [name, slot] : program.seeds) text += fmt::format("seed {} %{}\n", name, slot);
+  for (const auto& [name, slot] : program.input_gradients)
+    text += fmt::format("input gradient {} %{}\n", name, slot);
   for (const ScheduleEntry& entry : program.schedule)
     text += fmt::format("schedule {} +{}\n", entry.segment, entry.micro_batch);
   return text;
@@ -184,6 +188,10 @@ std::string to_json(const Program& program) {
   j["outputs"] = Json::array();
   for (const graph::Nest& nest : program.outputs)
     j["outputs"].push_back(Json::parse(graph::to_json(nest)));
+  if (program.embedded) {
+    j["seeds"] = program.seeds;
+    j["input_gradients"] = program.input_gradients;
+  }
   j["schedule"] = Json::array();
   for (const ScheduleEntry& entry : program.schedule)
     j["schedule"].push_back({{"segment", entry.segment}, {"micro_batch", entry.micro_batch}});

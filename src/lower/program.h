@@ -99,6 +99,10 @@ struct Program {
   // One period of the micro-batch loop (one device: forward, backward of micro-batch 0).
   std::vector<ScheduleEntry> schedule;
   std::vector<graph::Nest> outputs;  // nested results of forward on slot ids
+  // Of a module inside a hand-written model: what backward takes for each result ("1", "2.h.0") and
+  // gives for each input, as (name, slot). Keys of random numbers begin with the module's path.
+  bool embedded = false;
+  std::vector<std::pair<std::string, int>> seeds, input_gradients;
 
   // Whether the segment returns `outputs`: the forward of the last stage that makes a result.
   bool returns(const Segment& segment) const {

@@ -91,7 +91,9 @@ StageLowering::StageLowering(const Graph& graph, Distribution where, Emitter& em
 void StageLowering::bind_leaf(int value, const OperandUse& use, Ref slot,
                               std::optional<Shard> shard) {
   held_[static_cast<size_t>(value)] = {use, slot, std::move(shard), {}};
-  if (role(slot) == SlotRole::parameter && graph_.value({value}).requires_grad)
+  const SlotRole role = this->role(slot);
+  if (graph_.value({value}).requires_grad &&
+      (role == SlotRole::parameter || (role == SlotRole::input && out_.program.embedded)))
     tape_.require_grad(slot);
 }
 
@@ -210,7 +212,7 @@ std::vector<NamedArg> StageLowering::local_call(const Node& node, int turn, Call
 }
 
 void StageLowering::emit_send(Ref x, Shape moves, int64_t tag) {
-  if (moves.empty()) return;
+  if (moves.empty()) return unsent_.push_back(x.id);
   e_.call_typed("comm::send",
                 {{"self", x}, {"moves", std::move(moves)}, {"tag", tag}, {"first", kFirstTag}}, {});
 }
@@ -233,6 +235,7 @@ Ref StageLowering::emit_receive(const TensorType& type, Shape moves, int64_t tag
 void StageLowering::receive_values(std::vector<Instr>& instrs) {
   e_.write_to(instrs);
   for (int id : where_.arrivals()) {
+    exchange_.count_message();
     const auto& value = graph_.value({id});
     const Layout from = where_.departure(id), to = where_.arrival(id, where_.stage());
     const auto& maker = graph_.nodes[static_cast<size_t>(value.producer)];
@@ -256,9 +259,11 @@ void StageLowering::send_value(int id) {
   const auto& value = graph_.value({id});
   const Layout from = where_.departure(id);
   const Ref slot = slot_for({id}, {from, std::vector<bool>(from.axes.size())});
-  for (int stage : stages)
+  for (int stage : stages) {
+    exchange_.count_message();
     emit_send(slot, where_.sends(from, where_.arrival(id, stage), value.type.shape),
               where_.tag(id, stage, false));
+  }
   if (graph_.training && value.requires_grad) sent_.push_back({id, slot});
 }
 
@@ -397,7 +402,10 @@ void StageLowering::backward(bool split) {
   e_.write_to(instrs);
   std::vector<std::pair<Ref, Ref>> seeds;
   Ref seed;
-  if (where_.is_last()) {
+  if (out_.program.embedded) {
+    for (size_t i = 0; i < out_.program.outputs.size(); ++i)
+      seed_results(out_.program.outputs[i], std::to_string(i + 1), seeds);
+  } else if (where_.is_last()) {
     const Ref loss = this->loss();
     seed = e_.new_slot(e_.type(loss), SlotRole::input, "seed");
     if (tape_.requires_grad(loss)) seeds.emplace_back(loss, seed);
@@ -420,9 +428,12 @@ void StageLowering::backward(bool split) {
                               instrs.push_back(std::move(instr));
                             }});
   send_gradients(gradients);
+  if (out_.program.embedded) give_back(seeds, gradients, instrs);
   name_slots(instrs, 0);
   Segment& segment = add_segment(SegmentKind::backward);
   if (seed.id >= 0) segment.inputs.push_back(seed.id);
+  for (const auto& [name, slot] : out_.program.seeds) segment.inputs.push_back(slot);
+  for (const auto& [name, slot] : out_.program.input_gradients) segment.outputs.push_back(slot);
   segment.instrs = std::move(instrs);
   if (!split) return;
   // Gradients of activations, not of what is made of weights alone.

@@ -27,6 +27,9 @@ class StageLowering {
   StageLowering& operator=(const StageLowering&) = delete;
 
   const Distribution& where() const { return where_; }
+  const AdapterCount& adapters() const { return exchange_.count(); }
+  // Slots that other devices of the stage send on, but not this one.
+  const std::vector<int>& unsent() const { return unsent_; }
   // Gives the slot that holds an input, parameter, buffer or constant laid out as `use`.
   void bind_leaf(int value, const OperandUse& use, Ref slot, std::optional<Shard> shard);
   void forward();
@@ -62,6 +65,10 @@ class StageLowering {
   void name_slots(const std::vector<Instr>& instrs, size_t first);
   graph::Nest convert(const graph::Nest& nest, std::vector<int>& outputs);
   Ref loss() const;
+  void seed_results(const graph::Nest& nest, const std::string& name,
+                    std::vector<std::pair<Ref, Ref>>& seeds);
+  void give_back(const std::vector<std::pair<Ref, Ref>>& seeds, const std::vector<Ref>& gradients,
+                 std::vector<Instr>& instrs);
   std::map<int, Ref> replay(int region, std::vector<Instr>& instrs);
   Segment& add_segment(SegmentKind kind);
   SlotRole role(Ref slot) const { return out_.program.slot(slot.id).role; }
@@ -75,6 +82,7 @@ class StageLowering {
   Exchange exchange_;
   size_t forward_ = 0;                               // index of the forward segment
   std::vector<std::pair<int, Ref>> arrived_, sent_;  // values between stages that need gradients
+  std::vector<int> unsent_;
   struct Held {
     OperandUse use;
     Ref slot;

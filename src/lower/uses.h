@@ -15,6 +15,22 @@ inline std::vector<int> reads(const Instr& instr) {
   return slots;
 }
 
+// An argument by name, or nullptr.
+inline const Arg* find_arg(const Instr& instr, std::string_view name) {
+  for (const NamedArg& a : instr.args)
+    if (a.name == name) return &a.value;
+  return nullptr;
+}
+
+inline bool is_message(const Instr& instr) {
+  return instr.op == "comm::send" || instr.op == "comm::receive";
+}
+// Whether the ranks of a group make this call together.
+inline bool is_collective(const Instr& instr) {
+  return instr.kind == InstrKind::call && instr.op.starts_with("comm::") && !is_message(instr) &&
+         find_arg(instr, "group") != nullptr && instr.op != "comm::value_chunk";
+}
+
 // Whether a run of the program owns the slot's tensor: what it makes itself.
 inline bool is_local(const Program& program, int slot) {
   return program.slot(slot).role == SlotRole::activation ||

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/function.h"
 #include "script/state.h"
 #include "tensor/call.h"
 #include "tensor/calling.h"
@@ -226,6 +227,7 @@ int open_module(lua_State* L) {
                             {"constant", tensor::guard<constant>},
                             {"run", tensor::guard<run>},
                             {"vjp", tensor::guard<vjp>}});
+  add_function(L);
   return 1;
 }
 

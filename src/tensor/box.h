@@ -33,7 +33,8 @@ struct Traced {
 
 // How the elements of a parameter come to be: a pure function of (seed, path, element index).
 // kind: "constant" (a), "normal" (mean a, std b), "uniform" (low a, high b), "trunc_normal"
-// (mean a, std b, cut at ±c), "orthogonal" (gain a; whole), "eye" (whole), "buffer" (Lua function).
+// (mean a, std b, cut at ±c), "orthogonal" (gain a; whole), "eye" (whole), "buffer" (Lua function),
+// "none" (values come from elsewhere; never drawn).
 struct Initializer {
   std::string kind = "constant";
   double a = 0, b = 0, c = 0;
@@ -45,7 +46,12 @@ struct Parameter {
   Initializer init;
   std::string path;  // "transformer.wte.weight"; set by the module tree
   bool is_buffer = false, persistent = true, requires_grad = true;
-  at::Tensor data;  // defined once materialised
+  // A parallel module's part of a parameter, which `init` draws: the whole shape, and where the
+  // part begins.
+  bool part = false;
+  Shape whole, start;
+  bool grad_pending = false;  // gradients are addends of this rank until they are summed
+  at::Tensor data;            // defined once materialised
 };
 
 struct Box {

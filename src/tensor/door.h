@@ -14,6 +14,7 @@ struct Door {
   int metatable_ref = LUA_NOREF;  // of nnscaler.Tensor
   Interceptor* interceptor = nullptr;
   Scope scope;
+  lua_State* running = nullptr;  // the thread that called backward, while it runs
 };
 
 // The Door of the State that owns L; made by `open`.

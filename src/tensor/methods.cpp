@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include <unordered_map>
+#include <utility>
 
 #include "script/state.h"
 #include "tensor/call.h"
@@ -34,6 +35,13 @@ void push_device(lua_State* L, Door&, Box& box) {
 }
 void push_grad(lua_State* L, Door& door, Box& box) {
   const at::Tensor* data = data_of(box);
+  if (box.parameter && box.parameter->grad_pending && data != nullptr && data->grad().defined())
+    throw Error(
+        ErrorKind::usage,
+        fmt::format("[tensor.grad] the gradient of '{}' is read before it is summed over the "
+                    "ranks; it holds this rank's addend only",
+                    box.parameter->path),
+        "call optimizer:sync_shard_grad() first");
   push(L, door, data != nullptr ? data->grad() : at::Tensor());
 }
 void push_grad_fn(lua_State* L, Door&, Box& box) {
@@ -85,6 +93,16 @@ const std::unordered_map<std::string_view, Getter>& getters() {
       {"path",
        [](lua_State* L, Door&, Box& box) {
          box.parameter ? script::push_string(L, box.parameter->path) : lua_pushnil(L);
+       }},
+      {"whole",
+       [](lua_State* L, Door&, Box& box) {
+         box.parameter&& box.parameter->part ? script::push_ints(L, box.parameter->whole)
+                                             : lua_pushnil(L);
+       }},
+      {"start",
+       [](lua_State* L, Door&, Box& box) {
+         box.parameter&& box.parameter->part ? script::push_ints(L, box.parameter->start)
+                                             : lua_pushnil(L);
        }},
       {"is_buffer",
        [](lua_State* L, Door&, Box& box) {
@@ -166,10 +184,20 @@ int release_box(lua_State* L) {
   return 0;
 }
 
-// Backward calls Lua hooks, and Lua belongs to this thread.
-void stay_on_thread() {
-  c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-}
+// Backward calls Lua (generated programs), and Lua belongs to this thread.
+class Running {
+ public:
+  explicit Running(lua_State* L) : door_(door_of(L)), before_(std::exchange(door_.running, L)) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+  ~Running() { door_.running = before_; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  Door& door_;
+  lua_State* before_;
+};
 
 int backward(lua_State* L) {  // (tensor [, gradient [, { retain_graph, create_graph }]])
   const Box& box = check_box(L, 1);
@@ -193,7 +221,7 @@ int backward(lua_State* L) {  // (tensor [, gradient [, { retain_graph, create_g
     throw Error(ErrorKind::model,
                 "[tensor.backward] the tensor does not depend on anything that requires a gradient",
                 "call requires_grad_() on the leaves, and compute outside of no_grad");
-  stay_on_thread();
+  const Running running(L);
   x.backward(gradient, retain, create);
   return 0;
 }
@@ -222,7 +250,7 @@ int gradients(lua_State* L) {  // (outputs, inputs [, options]) → list of grad
     if (!lua_isnil(L, -1)) seeds = tensors_at(L, lua_gettop(L));
     lua_pop(L, 1);
   }
-  stay_on_thread();
+  const Running running(L);
   const auto grads = torch::autograd::grad(outputs, inputs, seeds, retain, create, unused);
   lua_createtable(L, static_cast<int>(grads.size()), 0);
   for (size_t i = 0; i < grads.size(); ++i) {
@@ -281,6 +309,8 @@ bool set_property(lua_State* L, Door&, Box& box, std::string_view name, int valu
     real_of(box).mutable_grad() = grad;
   } else if (!box.parameter) {
     return false;
+  } else if (name == "grad_pending") {
+    box.parameter->grad_pending = script::check_boolean(L, value);
   } else if (name == "path") {
     box.parameter->path = script::check_string(L, value);
   } else if (name == "dtype") {
@@ -288,6 +318,13 @@ bool set_property(lua_State* L, Door&, Box& box, std::string_view name, int valu
     if (!dtype)
       fail(ErrorKind::model, "[tensor.dtype] no dtype '{}'", script::check_string(L, value));
     Parameter& p = *box.parameter;
+    if (p.part && *dtype != p.type.dtype)
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("[tensor.dtype] '{}' belongs to a parallel module, whose programs are "
+                      "written for {}",
+                      p.path, name_of(p.type.dtype)),
+          "parallelize it with module_dtype");
     p.type.dtype = *dtype;
     if (p.data.defined())
       p.data = p.data.detach().to(to_torch(*dtype)).set_requires_grad(p.requires_grad);

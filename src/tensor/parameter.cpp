@@ -58,9 +58,50 @@ DType read_dtype(lua_State* L, int table) {
   return *dtype;
 }
 
+at::Tensor cut(const at::Tensor& whole, const Shape& start, const Shape& shape) {
+  at::Tensor part = whole.detach();
+  for (size_t d = 0; d < start.size(); ++d)
+    part = part.narrow(static_cast<int64_t>(d), start[d], shape[d]);
+  return part.clone(at::MemoryFormat::Contiguous);
+}
+
+// ({ part_of = parameter, start, shape [, draw] }) → the part of a parameter or buffer that begins
+// at `start`: of its values where it has some, else drawn when it is materialised. With draw =
+// false it has no values until it is given some.
+int make_part(lua_State* L, const Parameter& whole) {
+  auto p = std::make_shared<Parameter>(whole);
+  const bool draw = script::field_boolean(L, 1, "draw", true);
+  const auto sizes = [L](const char* field) {
+    lua_getfield(L, 1, field);
+    Shape list = script::check_ints(L, lua_gettop(L));
+    lua_pop(L, 1);
+    return list;
+  };
+  p->part = true;
+  p->whole = whole.type.shape;
+  p->start = sizes("start");
+  p->type.shape = sizes("shape");
+  NNS_CHECK(p->start.size() == p->whole.size() && p->type.shape.size() == p->whole.size(),
+            "part of {} dimensions of {}", p->start.size(), to_string(whole.type));
+  p->data.reset();
+  p->grad_pending = false;
+  if (!draw)
+    p->init = {.kind = "none", .compute = nullptr};
+  else if (whole.data.defined())
+    p->data = cut(whole.data, p->start, p->type.shape).set_requires_grad(p->requires_grad);
+  push(L, std::move(p));
+  return 1;
+}
+
 // ({ shape | data, dtype, init, requires_grad, buffer, persistent, path }) → parameter
 int make_parameter(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
+  lua_getfield(L, 1, "part_of");
+  if (!lua_isnil(L, -1)) {
+    const std::shared_ptr<Parameter> whole = check_box(L, lua_gettop(L)).parameter;
+    if (!whole) fail(ErrorKind::model, "[tensor.parameter] part_of is no parameter");
+    return make_part(L, *whole);
+  }
   auto p = std::make_shared<Parameter>();
   p->is_buffer = script::field_boolean(L, 1, "buffer", false);
   p->persistent = script::field_boolean(L, 1, "persistent", true);
@@ -133,7 +174,17 @@ at::Tensor computed(lua_State* L, const Parameter& p) {
   return data;
 }
 
+at::Tensor drawn_part(lua_State* L, const Parameter& p, int64_t seed, const Shape& start,
+                      const Shape& shape);
+
 at::Tensor drawn(lua_State* L, const Parameter& p, int64_t seed) {
+  if (p.part) {
+    Parameter whole = p;
+    whole.type.shape = p.whole;
+    whole.part = false;
+    whole.data.reset();
+    return drawn_part(L, whole, seed, p.start, p.type.shape);
+  }
   if (p.init.kind == "buffer") return computed(L, p);
   const auto options = at::TensorOptions().dtype(to_torch(p.type.dtype));
   if (p.init.kind == "eye") {
@@ -147,6 +198,21 @@ at::Tensor drawn(lua_State* L, const Parameter& p, int64_t seed) {
     data.fill_(p.init.a);
   else
     fill_random(p, data, seed);
+  return data;
+}
+
+// The part of what `drawn` gives, without drawing the rest where the initialiser is element-wise.
+at::Tensor drawn_part(lua_State* L, const Parameter& p, int64_t seed, const Shape& start,
+                      const Shape& shape) {
+  const std::string& kind = p.init.kind;
+  if (p.data.defined()) return cut(p.data, start, shape);
+  if (kind == "buffer" || kind == "eye" || kind == "orthogonal")
+    return cut(drawn(L, p, seed), start, shape);
+  at::Tensor data = at::empty(shape, at::TensorOptions().dtype(to_torch(p.type.dtype)));
+  if (kind == "constant")
+    data.fill_(p.init.a);
+  else
+    fill_random(p, data, seed, &start);
   return data;
 }
 
@@ -171,13 +237,13 @@ int materialize(lua_State* L) {  // (parameter, seed [, device]) → parameter
   const int64_t seed = script::check_int(L, 2);
   const c10::Device device = device_from_name(script::opt_string(L, 3, "cpu"));
   const std::shared_ptr<Parameter> p = box.parameter;
-  p->data = drawn(L, *p, seed).to(device).set_requires_grad(p->requires_grad);
   lua_settop(L, 1);
+  if (p->init.kind == "none") return 1;
+  p->data = drawn(L, *p, seed).to(device).set_requires_grad(p->requires_grad);
   return 1;
 }
 
-// (parameter, seed, start, shape [, device]) → the part of what `materialize` would draw, without
-// drawing the rest where the initialiser is element-wise.
+// (parameter, seed, start, shape [, device]) → the part of what `materialize` would draw.
 int draw_part(lua_State* L) {
   Box& box = check_box(L, 1);
   if (!box.parameter)
@@ -188,21 +254,7 @@ int draw_part(lua_State* L) {
   const c10::Device device = device_from_name(script::opt_string(L, 5, "cpu"));
   NNS_CHECK(start.size() == p->type.shape.size() && shape.size() == start.size(),
             "part of {} dimensions of {}", start.size(), to_string(p->type));
-  const std::string& kind = p->init.kind;
-  at::Tensor data;
-  if (p->data.defined() || kind == "buffer" || kind == "eye" || kind == "orthogonal") {
-    data = p->data.defined() ? p->data.detach() : drawn(L, *p, seed);
-    for (size_t d = 0; d < start.size(); ++d)
-      data = data.narrow(static_cast<int64_t>(d), start[d], shape[d]);
-    data = data.clone(at::MemoryFormat::Contiguous);
-  } else {
-    data = at::empty(shape, at::TensorOptions().dtype(to_torch(p->type.dtype)));
-    if (kind == "constant")
-      data.fill_(p->init.a);
-    else
-      fill_random(*p, data, seed, &start);
-  }
-  push(L, data.to(device));
+  push(L, drawn_part(L, *p, seed, start, shape).to(device));
   return 1;
 }
 

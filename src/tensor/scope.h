@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 struct lua_State;
@@ -30,8 +31,11 @@ class Scope {
   // Returns how many calls of `op` ("aten::add.Tensor") this module made before in the current
   // forward, and counts this one.
   int next_ordinal(std::string_view op);
-  // Starts a new forward.
-  void reset_ordinals() { ordinals_.clear(); }
+  // Starts a new forward; returns the counts of the one before, for one that goes on after it.
+  std::unordered_map<std::string, int> reset_ordinals() { return std::exchange(ordinals_, {}); }
+  void set_ordinals(std::unordered_map<std::string, int> ordinals) {
+    ordinals_ = std::move(ordinals);
+  }
 
   // Key of a random operator's draw: "<module path>:<operator>#<ordinal>", operator without
   // namespace and overload ("transformer.h.0.attn:dropout#0"). Counts the call.

@@ -94,8 +94,9 @@ std::shared_ptr<Traced> Recorder::wrap(int handle, int value) {
   return traced;
 }
 
-std::shared_ptr<Traced> Recorder::add_input(const std::string& name, const TensorType& type) {
-  const int id = add_value(type, Role::input, false, name);
+std::shared_ptr<Traced> Recorder::add_input(const std::string& name, const TensorType& type,
+                                            bool requires_grad) {
+  const int id = add_value(type, Role::input, requires_grad, name);
   graph_.inputs.push_back(id);
   return wrap(places_.add(StorageKind::input, name, id, false), id);
 }

@@ -42,7 +42,8 @@ class Recorder final : public tensor::Interceptor {
   Recorder(std::string name, bool training);
 
   // Before the model runs: its inputs, parameters and buffers, in their order.
-  std::shared_ptr<tensor::Traced> add_input(const std::string& name, const TensorType& type);
+  std::shared_ptr<tensor::Traced> add_input(const std::string& name, const TensorType& type,
+                                            bool requires_grad = false);
   void add_parameter(const std::shared_ptr<tensor::Parameter>& parameter, const std::string& name);
   void add_alias(const std::string& alias, const std::string& name);
 

@@ -31,13 +31,13 @@ class Watch {
     if (tensor::get_interceptor(L) != nullptr)
       throw Error(ErrorKind::usage, "[trace.nested] a model under trace cannot trace another",
                   "call the inner module directly");
-    tensor::scope_of(L).reset_ordinals();
+    ordinals_ = tensor::scope_of(L).reset_ordinals();
     tensor::set_interceptor(L, &recorder);
   }
   ~Watch() {
     tensor::set_interceptor(L_, nullptr);
     tensor::scope_of(L_).reset_modules(depth_);
-    tensor::scope_of(L_).reset_ordinals();
+    tensor::scope_of(L_).set_ordinals(std::move(ordinals_));
   }
   Watch(const Watch&) = delete;
   Watch& operator=(const Watch&) = delete;
@@ -46,6 +46,7 @@ class Watch {
   lua_State* L_;
   c10::AutoGradMode grad_;
   int depth_;
+  std::unordered_map<std::string, int> ordinals_;
 };
 
 int absolute(lua_State* L, int index) {
@@ -97,13 +98,15 @@ void set_field(lua_State* L, int table, const Key& key) {  // [value] → []
 }
 
 // Pushes what the model gets for the argument at `index`: inputs in place of tensors, all else as
-// it is.
-void push_argument(lua_State* L, int index, const std::string& name, Recorder& recorder,
+// it is. With `grads`, an input wants a gradient where the tensor does.
+void push_argument(lua_State* L, int index, const std::string& name, Recorder& recorder, bool grads,
                    int depth) {
   index = absolute(L, index);
   luaL_checkstack(L, 8, "sample nested too deeply");
   if (const tensor::Box* box = tensor::test_box(L, index)) {
-    tensor::push(L, recorder.add_input(name, tensor::type_of(*box)));
+    const at::Tensor* data = tensor::data_of(*box);
+    const bool wants = grads && data != nullptr && data->requires_grad();
+    tensor::push(L, recorder.add_input(name, tensor::type_of(*box), wants));
     return;
   }
   if (lua_type(L, index) != LUA_TTABLE) {
@@ -116,7 +119,7 @@ void push_argument(lua_State* L, int index, const std::string& name, Recorder& r
   const int copy = lua_gettop(L);
   for (const Key& key : keys_of(L, index)) {
     get_field(L, index, key);
-    push_argument(L, -1, fmt::format("{}.{}", name, key.name), recorder, depth + 1);
+    push_argument(L, -1, fmt::format("{}.{}", name, key.name), recorder, grads, depth + 1);
     lua_remove(L, -2);
     set_field(L, copy, key);
   }
@@ -209,14 +212,15 @@ void each(lua_State* L, int table, const char* key, Visit visit) {
   }
   lua_pop(L, 1);
 }
-// ({ name, training, model, forward, args, arg_names, parameters, aliases }) → graph, warnings,
-// anchors = list of { name, node }.
-// `args` has its length as n; parameters are { {name, parameter}, … }, aliases { {alias, name}, …
-// }.
+// ({ name, training, loss, model, forward, args, arg_names, parameters, aliases }) → graph,
+// warnings, anchors = list of { name, node }. With loss = false the results are free, and inputs
+// may want gradients. `args` has its length as n; parameters are { {name, parameter}, … }, aliases
+// { {alias, name}, … }.
 int record(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   const bool training = script::field_boolean(L, 1, "training", true);
+  const bool loss = script::field_boolean(L, 1, "loss", true);
   Recorder recorder(script::field_string(L, 1, "name", ""), training);
 
   std::vector<std::string> names;
@@ -236,7 +240,7 @@ int record(lua_State* L) {
   for (int i = 1; i <= n; ++i) {
     lua_rawgeti(L, args, i);
     const auto at = static_cast<size_t>(i) - 1;
-    push_argument(L, -1, at < names.size() ? names[at] : std::to_string(i), recorder, 0);
+    push_argument(L, -1, at < names.size() ? names[at] : std::to_string(i), recorder, !loss, 0);
     lua_remove(L, -2);
   }
   lua_remove(L, args);  // [spec, model, arguments…]
@@ -257,7 +261,7 @@ int record(lua_State* L) {
   std::vector<Nest> outputs;
   for (int i = 0; i < results; ++i)
     outputs.push_back(result_of(L, 2 + i, std::to_string(i + 1), recorder, 0));
-  if (training) check_loss(outputs, recorder, place);
+  if (training && loss) check_loss(outputs, recorder, place);
   graph::Graph graph = recorder.finish(std::move(outputs));
   bind::push_graph(L, std::move(graph));
   const auto& anchors = recorder.anchors();

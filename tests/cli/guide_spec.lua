@@ -30,6 +30,12 @@ for _, page in ipairs { 'docs/guide.md', 'README.md' } do
         assert.equal(0, code, said)
       end)
     end
+    for command in base.file_read(page):gmatch '\n    nnscaler (verify [^\n]+)' do
+      it('has a command that runs: ' .. command, function()
+        local said, code = shell.nnscaler(command, ('cd %s &&'):format(folder))
+        assert.equal(0, code, said)
+      end)
+    end
     it('has such files', function() assert.is_true(count > 0) end)
   end)
 end

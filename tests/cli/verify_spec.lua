@@ -13,7 +13,8 @@ end
 
 describe('nnscaler verify', function()
   for _, case in ipairs {
-    { 'dp', 2 }, { 'tp', 2 }, { 'pp', 2 }, { 'data', 2 }, { 'fsdp', 2 }, { 'hybrid', 4 },
+    { 'dp', 2 }, { 'tp', 2 }, { 'pp', 2 }, { 'data', 2 }, { 'fsdp', 2 }, { 'megatron', 2 },
+    { 'hybrid', 4 },
   } do
     it('finds the policy ' .. case[1] .. ' equal to one device', function()
       local said, code = verify(('%s pas_policy=%s compute_config.runtime_ngpus=%d '
@@ -26,6 +27,10 @@ describe('nnscaler verify', function()
       assert.matches('\nThe plan equals one device%.\n', said)
     end)
   end
+
+  it('knows every policy of ours', function()
+    assert.equal(7, #require('nnscaler.policies').builtin)
+  end)
 
   it('finds LLaMA equal on four ranks', function()
     local said, code = verify('recipes/llama3.lua layers=1 block=8 pas_policy=tp '
@@ -59,6 +64,53 @@ return { model = function() return Model() end,
     assert.equal(2, code)
     said, code = verify(gpt .. ' --steps 0')
     assert.matches('%[verify%.steps%] %-%-steps is 0; expected 1 or more', said)
+    assert.equal(2, code)
+    said, code = verify ''
+    assert.matches('%[cli%.verify%] JOB is missing', said)
+    assert.equal(2, code)
+  end)
+end)
+
+describe('nnscaler verify --op', function()
+  it('checks an operator of the table', function()
+    local said, code = verify '--op aten::softmax'
+    assert.equal(0, code, said)
+    assert.matches('aten::softmax\n  a b%^ %-> a b%^\n', said)
+    assert.matches('have the types of the table; %d+ ways of splitting give the whole%.', said)
+  end)
+
+  it('checks one that a module registers', function()
+    local said, code = verify 'nnscaler.nn --op nnscaler::fused_linear'
+    assert.equal(0, code, said)
+    assert.matches('nnscaler::fused_linear\n  [^\n]* %-> ', said)
+    assert.matches('derivative of autograd; %d ways of splitting give the whole%.', said)
+  end)
+
+  it('finds what is wrong in one that a recipe registers', function()
+    local path = folder .. '/mine.lua'
+    base.file_write(path, [[
+local nnscaler, T = require 'nnscaler', require 'nnscaler.tensor'
+nnscaler.register_op('mine::centered', {
+  annotation = 'a b -> a b',
+  body = function(x) return x - x:mean(-1, true) end,
+  inputs = function(g) return { T.randn({ 2, 4 }, { generator = g, dtype = 'float64' }) } end,
+})
+]])
+    local said, code = verify(path .. ' --op mine::centered')
+    assert.equal(1, code, said)
+    assert.matches('split of input 0 dim 1 into 2: .- differs by', said)
+    assert.matches('\n1 problem%(s%)%.\n', said)
+  end)
+
+  it('refuses what it does not know', function()
+    local said, code = verify '--op mine::none'
+    assert.matches("%[verify%.op%] no operator 'mine::none' in the table", said)
+    assert.equal(2, code)
+    said, code = verify 'nnscaler.nn --op mine::none'
+    assert.matches("%[verify%.op%] 'mine::none' is not registered", said)
+    assert.equal(2, code)
+    said, code = verify 'nnscaler.nn layers=2 --op nnscaler::fused_linear'
+    assert.matches("%[verify%.op%] 'layers=2' beside %-%-op", said)
     assert.equal(2, code)
   end)
 end)

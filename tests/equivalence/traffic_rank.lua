@@ -8,7 +8,7 @@ local door = require 'nnscaler._C.tensor'
 local groups = require 'nnscaler.runtime.comm'
 local models = require 'tests.equivalence.plans.models'
 local nn = require 'nnscaler.nn'
-local traffic = require 'nnscaler.verify.traffic'
+local traffic = require 'nnscaler.runtime.traffic'
 
 local M = {}
 

@@ -3,6 +3,7 @@ local ffi = require 'ffi'
 local C = require 'nnscaler._C.tensor'
 local T = require 'nnscaler.tensor'
 local ops = require 'nnscaler.ops'
+local register_op = require 'nnscaler.register_op'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 
 local ctypes = { float32 = 'float', float64 = 'double', int64 = 'int64_t', int32 = 'int32_t' }
@@ -19,6 +20,21 @@ end
 local function with_statistics(call, args)
   args.running_mean, args.running_var = args.running_mean:clone(), args.running_var:clone()
   return { call(args), args.running_mean, args.running_var }
+end
+
+-- A function of named arguments for an operator; that of a composite is its body.
+local function call_of(op)
+  local own = register_op.specs[op]
+  if not own then
+    local space, name = op:match '^(%w+)::(.+)$'
+    return ops[space][name]
+  end
+  local body = own.spec.body
+  return function(args)
+    local list, n = {}, debug.getinfo(body, 'u').nparams
+    for i = 1, n do list[i] = args[debug.getlocal(body, i)] end
+    return body(unpack(list, 1, n))
+  end
 end
 
 --- Returns the values of all tensors of a graph by id. Random operators draw as in the model.
@@ -47,10 +63,11 @@ return function(graph, leaves)
     local args, with_grad = {}, false
     for name, arg in sorted_pairs(node.args) do args[name] = real(arg) end
     for _, id in ipairs(node.outputs) do with_grad = with_grad or differentiable[id] end
-    local space, name = node.op:match '^(%w+)::(.+)$'
-    local call = ops[space][name]
+    local call = call_of(node.op)
     local function run()
-      if name == 'batch_norm' and #node.outputs == 3 then return with_statistics(call, args) end
+      if node.op == 'aten::batch_norm' and #node.outputs == 3 then
+        return with_statistics(call, args)
+      end
       return { call(args) }
     end
     C.push_module(node.module)

@@ -1,4 +1,5 @@
 --- The megatron policy on traced models: what it cuts, and what it says where it cannot.
+local GPT = require 'nnscaler.models.gpt'
 local Llama = require 'nnscaler.models.llama'
 local T = require 'nnscaler.tensor'
 local nn = require 'nnscaler.nn'
@@ -58,6 +59,23 @@ describe('megatron', function()
       assert.equal(0, lines(plan, 'aten::embedding', 'into 2'))
       assert.equal(2, lines(plan, 'o_proj', 'into 2'))
     end
+  end)
+
+  it('cuts whole heads of query, key and value that one product makes', function()
+    local function gpt(heads)
+      local model = GPT { vocab = 16, layers = 2, heads = heads, width = 8, block = 8, bias = true }
+      local x = T.zeros({ 2, 8 }, { dtype = 'int64' })
+      return (trace(model, { x, x }, { training = true }))
+    end
+    local plan = run(gpt(4), 2)
+    for _, name in ipairs { 'attn.c_attn nnscaler::fused_linear', 'attn aten::scaled_dot_product',
+      'attn.c_proj aten::linear', 'mlp.c_fc aten::linear', 'mlp.c_proj aten::linear' } do
+      assert.equal(2, lines(plan, name, 'into 2'), name)
+    end
+    assert.equal(2, lines(plan, 'fused_linear', 'input 1 dim 1 into 2'))
+    plan = run(gpt(2), 4)
+    assert.equal(0, lines(plan, 'fused_linear', 'into 4'))
+    assert.equal(2, lines(plan, 'mlp.c_fc', 'into 4'))
   end)
 
   it('leaves attention whole whose heads do not divide', function()

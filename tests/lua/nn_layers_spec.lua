@@ -76,7 +76,7 @@ local function run(name, layer, specs, options)
   layer:to('float64'):materialize(0)
   for k, entry in ipairs(layer:named_parameters()) do
     local shape = entry.param.shape
-    entry.param.data = wave(k - 1, shape) + (#shape == 1 and 1 or 0)
+    entry.param.data = wave(k - 1, shape) + (#(entry.file_shape or shape) == 1 and 1 or 0)
   end
   for i, spec in ipairs(specs) do
     inputs[i] = type(spec) == 'userdata' and spec or wave(29 + i, spec):requires_grad_()
@@ -109,6 +109,29 @@ describe('a layer computes what PyTorch computes:', function()
     local count = 0
     for _ in require('nnscaler.sorted').sorted_pairs(values) do count = count + 1 end
     assert.equal(count, seen)
+  end)
+end)
+
+describe('linear layers as one', function()
+  local layer = nn.FusedLinear(4, 6, 3):to('float64'):materialize(1)
+
+  it('give what each of them gives', function()
+    local x = wave(1, { 2, 5, 4 })
+    local results = { layer(x) }
+    assert.equal(3, #results)
+    for i, y in ipairs(results) do
+      local one = nn.Linear(4, 6):to('float64'):materialize(1)
+      one:load_state_dict { weight = layer.weight.data[i - 1], bias = layer.bias.data[i - 1] }
+      assert.is_true((y - one(x)):abs():amax():item() <= 1e-15)
+    end
+  end)
+
+  it('load from files that hold them one below the other', function()
+    local rows, bias = wave(2, { 18, 4 }), wave(3, { 18 })
+    layer:load_state_dict { weight = rows, bias = bias }
+    assert.is_true(layer.weight.data:equal(rows:view { 3, 6, 4 }))
+    assert.is_true(layer.bias.data:equal(bias:view { 3, 6 }))
+    assert.same({ 18, 4 }, layer:state_dict()[1].file_shape)
   end)
 end)
 

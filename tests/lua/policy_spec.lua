@@ -95,7 +95,7 @@ describe('policies', function()
     local text = message(run, function(g)
       g:partition(g:select({ op = 'linear' })[1], { input = 0, dim = 0 }, 3)
     end, 3)
-    assert.matches('%[plan.partition%] transformer.h.0.attn.c_attn aten::linear#0', text)
+    assert.matches('%[plan.partition%] transformer.h.0.attn.c_proj aten::linear#0', text)
     assert.matches('legal: input 0 dim 0 %(length 4%)', text)
   end)
 
@@ -151,7 +151,7 @@ describe('policies', function()
     local function entries(g)
       local list = {}
       for i, node in ipairs(g:nodes()) do
-        list[i] = { node = node, stage = node.id < 12 and 0 or 1 }
+        list[i] = { node = node, stage = node.id < 16 and 0 or 1 }
         if node.name == 'linear' then
           list[i].partition = { input = 0, dim = 0 }
           list[i].recompute = node.module
@@ -162,8 +162,8 @@ describe('policies', function()
     local plan = run(entries, 4)
     assert.matches('4 devices, .* 2 stages', plan:text())
     assert.equal(#graph:nodes(), lines(plan, ' on '))
-    assert.matches('c_attn aten::linear#0 recompute 0: input 0 dim 0 into 2 on 0,1', plan:text())
-    assert.matches('c_proj aten::linear#0 recompute %d+: input 0 dim 0 into 2 on 2,3', plan:text())
+    assert.matches('c_proj aten::linear#0 recompute 0: input 0 dim 0 into 2 on 0,1', plan:text())
+    assert.matches('c_fc aten::linear#0 recompute %d+: input 0 dim 0 into 2 on 2,3', plan:text())
 
     local function with(change)
       return message(run, function(g)
@@ -182,19 +182,19 @@ describe('policies', function()
   end)
 
   it('uneven parts are made where a policy asks for them', function()
-    local linear = function(g) return g:select({ op = 'linear' })[1] end
+    local linear = function(g) return g:select({ module = '*.c_fc' })[1] end
     local plan = run(function(g)
       g:partition(linear(g), { input = 1, dim = 0, uneven = true }, 5)
       g:replicate_rest()
     end, 5)
-    assert.matches('c_attn aten::linear#0: input 1 dim 0 into 5 uneven', plan:text())
+    assert.matches('c_fc aten::linear#0: input 1 dim 0 into 5 uneven', plan:text())
     assert.equal(plan:text(), plans.from_json(plan:json()):text())
     local text = message(run, function(g) g:partition(linear(g), { input = 1, dim = 0 }, 5) end, 5)
-    assert.matches("c_attn aten::linear#0: input 1 dim 0 into 5: '%w+' is 24 long, which 5 "
+    assert.matches("c_fc aten::linear#0: input 1 dim 0 into 5: '%w+' is 32 long, which 5 "
       .. 'does not divide', text)
-    assert.matches("is 24 long, too short for 25 parts", message(run, function(g)
-      g:partition(linear(g), { input = 1, dim = 0, uneven = true }, 25)
-    end, 25))
+    assert.matches("is 32 long, too short for 33 parts", message(run, function(g)
+      g:partition(linear(g), { input = 1, dim = 0, uneven = true }, 33)
+    end, 33))
   end)
 
   it('names frozen and unknown dimensions', function()
@@ -222,7 +222,7 @@ describe('policies', function()
         lower.lower(graph, { plan = plan })
       end)
     end
-    assert.matches('c_attn aten::linear#0 runs on devices 0,1,0,1; expected each device as often, '
+    assert.matches('c_proj aten::linear#0 runs on devices 0,1,0,1; expected each device as often, '
       .. 'its parts in a row', with { 0, 1, 0, 1 })
     assert.matches('runs on devices 0,0,1,0', with { 0, 0, 1, 0 })
     assert.matches('4 parts on 3 devices; expected one device a part', with { 0, 0, 1 })
@@ -288,8 +288,9 @@ describe('policies', function()
       assert.matches('3 stages on 2 pipeline ranks; expected equally many a rank', wrong)
       assert.matches("'1f1b': 4 stages on 2 pipeline ranks; expected 2",
         pipeline({ { 0 }, { 1 }, { 0 }, { 1 } }, '1f1b'))
-      assert.matches('stage 1 lies on devices 0,1, another on 0; expected the same devices or none',
-        pipeline({ { 0 }, { 0, 1 } }, '1f1b'))
+      assert.matches("'1f1b': stage 0 lies on devices 0,1, of which other stages have some; "
+        .. 'expected the same devices or none in common.*order such stages by a custom schedule',
+        pipeline({ { 0, 1 }, { 0 } }, '1f1b'))
     end)
 
     it('a number of micro-batches that it cannot do with is refused', function()

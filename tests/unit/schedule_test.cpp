@@ -90,3 +90,41 @@ TEST_CASE("a broken schedule is refused by name") {
   }
   CHECK_THROWS_WITH(make_schedule("1f1bb", 2, 2), Catch::Contains("1f1b_interleaved"));
 }
+
+TEST_CASE("ranks that run a stage together run its parts at one time") {
+  Schedule s;
+  s.name = "custom";
+  s.ranks = 2;
+  s.stages = 3;
+  s.micros = 2;
+  s.placement = {{0}, {0}, {1}};
+  s.together = {{0, 1}, {0}, {1}};
+  const Action f00{'F', 0, 0}, f01{'F', 0, 1};
+  s.orders = {
+      {f00, {'F', 1, 0}, f01, {'F', 1, 1}, {'B', 1, 0}, {'B', 0, 0}, {'B', 1, 1}, {'B', 0, 1}},
+      {f00, f01, {'F', 2, 0}, {'B', 2, 0}, {'F', 2, 1}, {'B', 2, 1}, {'B', 0, 0}, {'B', 0, 1}}};
+  SECTION("right") {
+    check(s);
+    const auto lines = time_line(s, {StageTimes{}});
+    for (const Timed& t : lines[0])
+      for (const Timed& other : lines[1])
+        if (t.action.stage == 0 && other.action == t.action) CHECK(t.start == other.start);
+    CHECK(lines[0][2].start == 2);  // F0:1 after F1:0 of rank 0
+    CHECK(lines[1][2].start == 3);
+  }
+  SECTION("missing on one of them") {
+    std::erase(s.orders[1], f01);
+    CHECK_THROWS_WITH(check(s), Catch::Contains("F1 of stage 0 never runs on rank 1"));
+  }
+  SECTION("in another order") {
+    std::swap(s.orders[1][0], s.orders[1][1]);
+    CHECK_THROWS_WITH(check(s),
+                      Catch::Contains("rank 0 waits for ever at F0 of stage 0, which runs "
+                                      "on rank 1 too: there F1 of stage 0 comes first"));
+  }
+  SECTION("on a rank that is none of them") {
+    s.orders[1].push_back({'F', 1, 0});
+    CHECK_THROWS_WITH(check(s),
+                      Catch::Contains("rank 1 runs F0 of stage 1, which lives on rank 0"));
+  }
+}

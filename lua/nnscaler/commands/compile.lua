@@ -46,11 +46,11 @@ local function write(t, world, before, sample, mode, tell)
     tell:add(mode, rank, program)
   end, t.only)
   for _, file in ipairs(made) do print(file.path) end
+  tell:files(made)
   return { plan = plan, graph = graph }
 end
 
 local function all_ranks(t, world, tell)
-  world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
   t.model:assign_paths()
   local first = write(t, world, {}, t.train_loader:get(0), 'training', tell)
   if t.val_loader then write(t, world, first, t.val_loader:get(0), 'evaluation', tell) end
@@ -78,8 +78,10 @@ function M.run(opts)
     fail('usage', 'compile.rank', ('--rank is %d; expected 0 to %d'):format(opts.rank,
       world.runtime_ngpus - 1))
   end
-  local tell, t = report.new(), trainer.new(job)
+  local t = trainer.new(job)
   t.only = opts.rank
+  world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
+  local tell = report.new(world.micro_batches)
   all_ranks(t, world, tell)
   tell:log()
   if opts.report then tell:print() end

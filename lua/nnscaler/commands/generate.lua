@@ -9,6 +9,7 @@ local job = require 'nnscaler.job'
 local log = require 'nnscaler.log'
 local saver = require 'nnscaler.trainer.saver'
 local setup = require 'nnscaler.trainer.setup'
+local shapes = require 'nnscaler.checkpoint.shapes'
 
 local M = {}
 
@@ -46,7 +47,8 @@ function M.model(saved)
   for i, entry in ipairs(model:named_buffers()) do
     buffers[i] = { name = entry.name, data = entry.buffer, persistent = entry.persistent }
   end
-  local weights = saver.weights { engine = { parameters = parameters, buffers = buffers } }
+  local weights = shapes.to_file(model,
+    saver.weights { engine = { parameters = parameters, buffers = buffers } })
   saved:check(weights)
   saved:copy_to(weights)
   return model:eval()

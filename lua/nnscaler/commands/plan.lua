@@ -1,5 +1,6 @@
 --- `nnscaler plan`: shows the plan of a job and the time line of its schedule.
 local base = require 'nnscaler._C.base'
+local generate = require 'nnscaler.runtime.generate'
 local lower = require 'nnscaler._C.lower'
 local policies = require 'nnscaler.policies'
 local run = require 'nnscaler.commands.run'
@@ -64,7 +65,10 @@ function M.run(opts)
   local plan, graph = M.make(job, opts.world)
   print((plan:text():gsub('\n$', '')))
   if #plan:info().stages > 1 then print(M.schedule(plan)) end
-  if lower.check_ranks(graph, { plan = plan, device = job.device }) then
+  local checked = generate.check(plan, function(rank)
+    return lower.lower(graph, { plan = plan, rank = rank, device = job.device })
+  end)
+  if checked then
     print 'programs of all ranks: checked'
   end
   if opts.plan_out then

@@ -1,24 +1,13 @@
 --- What `nnscaler compile` tells of the programs: memory of each rank before anything has run.
 local base = require 'nnscaler._C.base'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
+local traffic = require 'nnscaler.runtime.traffic'
+local units = require 'nnscaler.units'
 
 local M = {}
 
 local Report = {}
 Report.__index = Report
-
-local kUnits = { 'B', 'KB', 'MB', 'GB', 'TB' }
-
---- Bytes as people read them: 1536 → '1.5 KB'.
----@param bytes number
----@return string
-function M.bytes(bytes)
-  local unit = 1
-  while bytes >= 1024 and unit < #kUnits do
-    bytes, unit = bytes / 1024, unit + 1
-  end
-  return (unit == 1 and '%d %s' or '%.1f %s'):format(bytes, kUnits[unit])
-end
 
 -- Most bytes that this process had in memory.
 local function resident()
@@ -28,7 +17,11 @@ local function resident()
   end
 end
 
-function M.new() return setmetatable({ rows = {}, start = base.clock() }, Report) end
+---@param micro_batches integer of a unit, a step
+function M.new(micro_batches)
+  return setmetatable({ rows = {}, start = base.clock(), micro_batches = micro_batches,
+    written = 0, reused = 0 }, Report)
+end
 
 --- Takes in the program of a rank; only those of training are told of.
 ---@param mode string
@@ -36,7 +29,17 @@ function M.new() return setmetatable({ rows = {}, start = base.clock() }, Report
 ---@param program nnscaler.Program
 function Report:add(mode, rank, program)
   if mode ~= 'training' then return end
-  self.rows[#self.rows + 1] = { rank = rank, memory = program:memory() }
+  self.rows[#self.rows + 1] = { rank = rank, memory = program:memory(),
+    communication = traffic.line(program, program:traffic(), self.micro_batches) }
+end
+
+--- Takes in which files were written, and which were there.
+---@param made nnscaler.ProgramFile[]
+function Report:files(made)
+  for _, file in ipairs(made) do
+    local what = file.fresh and 'written' or 'reused'
+    self[what] = self[what] + 1
+  end
 end
 
 --- Logs what is greatest over the ranks, and what it took to find out.
@@ -47,10 +50,10 @@ function Report:log()
   end
   local m = top.memory
   log.info('Most memory: rank %d with %s without optimizer state (weights %s, gradients %s, '
-    .. 'activations %s)', top.rank, M.bytes(m.total), M.bytes(m.parameters), M.bytes(m.gradients),
-    M.bytes(m.peak))
+    .. 'activations %s)', top.rank, units.bytes(m.total), units.bytes(m.parameters),
+    units.bytes(m.gradients), units.bytes(m.peak))
   log.info('%d program(s) of training in %.2f s, %s of memory', #self.rows,
-    base.clock() - self.start, M.bytes(resident()))
+    base.clock() - self.start, units.bytes(resident()))
 end
 
 --- Prints a line a rank.
@@ -59,10 +62,12 @@ function Report:print()
     'total'))
   for _, row in ipairs(self.rows) do
     local m = row.memory
-    print(('%6d %12s %12s %12s %12s %12s'):format(row.rank, M.bytes(m.parameters),
-      M.bytes(m.gradients), M.bytes(m.saved), M.bytes(m.peak), M.bytes(m.total)))
+    print(('%6d %12s %12s %12s %12s %12s'):format(row.rank, units.bytes(m.parameters),
+      units.bytes(m.gradients), units.bytes(m.saved), units.bytes(m.peak), units.bytes(m.total)))
   end
   print 'saved: kept by one micro-batch between forward and backward; peak: its activations'
+  for _, row in ipairs(self.rows) do print(('rank %d: %s'):format(row.rank, row.communication)) end
+  print(('files: %d written, %d reused'):format(self.written, self.reused))
 end
 
 return M

@@ -5,12 +5,14 @@ local fail = require 'nnscaler.fail'
 local policies = require 'nnscaler.policies'
 local ranks = require 'nnscaler.ranks'
 local run = require 'nnscaler.commands.run'
+local verify_op = require 'nnscaler.commands.verify_op'
 
 local M = {}
 
 ---@class nnscaler.verify.Opts
----@field job string path
+---@field job? string path
 ---@field changes string[]
+---@field op? string an operator is checked instead of a job
 ---@field steps? integer
 ---@field log_level? string
 
@@ -94,6 +96,10 @@ end
 ---@param opts nnscaler.verify.Opts
 ---@return integer
 function M.run(opts)
+  if opts.op then return verify_op.run(opts) end
+  if not opts.job then
+    fail('usage', 'cli.verify', 'JOB is missing', 'usage: nnscaler verify JOB [CHANGES…] [options]')
+  end
   local steps = opts.steps or 3
   if steps < 1 then
     fail('usage', 'verify.steps', ('--steps is %d; expected 1 or more'):format(steps))

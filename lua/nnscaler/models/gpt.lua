@@ -6,29 +6,28 @@ local fail = require 'nnscaler.fail'
 local language = require 'nnscaler.models.language'
 local nn = require 'nnscaler.nn'
 
--- A linear layer with GPT-2's first weights.
-local function linear(a, inputs, outputs, std)
-  return nn.Linear(inputs, outputs,
-    { bias = a.bias, init = nn.init.normal(0, std or 0.02), bias_init = nn.init.zeros() })
+-- GPT-2's first weights of a linear layer.
+local function start(a, std)
+  return { bias = a.bias, init = nn.init.normal(0, std or 0.02), bias_init = nn.init.zeros() }
 end
 
 -- Layers that end in the residual stream start smaller, the more of them there are.
 local function projection(a, inputs)
-  return linear(a, inputs, a.width, 0.02 / math.sqrt(2 * a.layers))
+  return nn.Linear(inputs, a.width, start(a, 0.02 / math.sqrt(2 * a.layers)))
 end
 
 local Attention = nn.class 'Attention'
 
 function Attention:init(a)
   self.heads, self.dropout = a.heads, a.dropout
-  self.c_attn = linear(a, a.width, 3 * a.width)
+  self.c_attn = nn.FusedLinear(a.width, a.width, 3, start(a)) -- query, key, value
   self.c_proj = projection(a, a.width)
   self.resid_dropout = nn.Dropout(a.dropout)
 end
 
 function Attention:forward(x)
   local batch, time, width = unpack(x.shape)
-  local parts = self.c_attn(x):split(width, 2)
+  local parts = { self.c_attn(x) }
   for i, part in ipairs(parts) do
     parts[i] = part:view { batch, time, self.heads, width / self.heads }:transpose(1, 2)
   end
@@ -42,7 +41,7 @@ end
 local MLP = nn.class 'MLP'
 
 function MLP:init(a)
-  self.c_fc = linear(a, a.width, 4 * a.width)
+  self.c_fc = nn.Linear(a.width, 4 * a.width, start(a))
   self.gelu = nn.GELU()
   self.c_proj = projection(a, 4 * a.width)
   self.dropout = nn.Dropout(a.dropout)

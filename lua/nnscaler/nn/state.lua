@@ -8,7 +8,7 @@ local function show(shape) return '[' .. table.concat(shape, ', ') .. ']' end
 local function saved(module)
   local list = {}
   for _, entry in ipairs(module:named_parameters()) do
-    list[#list + 1] = { name = entry.name, tensor = entry.param }
+    list[#list + 1] = { name = entry.name, tensor = entry.param, file_shape = entry.file_shape }
   end
   for _, entry in ipairs(module:named_buffers()) do
     if entry.persistent then list[#list + 1] = { name = entry.name, tensor = entry.buffer } end
@@ -84,8 +84,8 @@ return function(Module)
   ---@return { name: string, tensor: nnscaler.Tensor }[]
   function Module:state_dict() return saved(self) end
 
-  --- Takes values from a table by name, or from a list as state_dict returns. All that is wrong is
-  --- named in one error, and then nothing is changed.
+  --- Takes values from a table by name, or from a list as state_dict returns, in the model's shapes
+  --- or those of files. All that is wrong is named in one error, and then nothing is changed.
   ---@param state table<string, nnscaler.Tensor>|{ name: string, tensor: nnscaler.Tensor }[]
   ---@return nnscaler.nn.Module self
   function Module:load_state_dict(state)
@@ -100,6 +100,9 @@ return function(Module)
       for _, alias in ipairs(aliases[name] or {}) do
         known[alias] = true
         value = value or given[alias]
+      end
+      if value and entry.file_shape and show(value.shape) == show(entry.file_shape) then
+        value = value:reshape(entry.tensor.shape)
       end
       if not value then
         wrong[#wrong + 1] = ("'%s' is missing"):format(name)

@@ -85,11 +85,16 @@ end
 
 ---@param Module table
 return function(Module)
-  --- Parameters with their names, tied ones once under their first name.
-  ---@return { name: string, param: nnscaler.Tensor, module: nnscaler.nn.Module, key: string }[]
+  --- Parameters with their names, tied ones once under their first name; `file_shape` where files
+  --- hold one in another shape (a module says so in its `file_shapes`).
+  ---@return { name: string, param: nnscaler.Tensor, module: nnscaler.nn.Module, key: string,
+  ---   file_shape?: integer[] }[]
   function Module:named_parameters()
     local list = tensors(self, 'parameter')
-    for _, entry in ipairs(list) do entry.param, entry.value = entry.value, nil end
+    for _, entry in ipairs(list) do
+      entry.param, entry.value = entry.value, nil
+      entry.file_shape = (rawget(entry.module, 'file_shapes') or {})[entry.key]
+    end
     return list
   end
 

@@ -24,6 +24,7 @@ local M = {}
 ---@field slots table[] one a trainable parameter: { name, data, group, count, tensors }
 local Optimizer = {}
 Optimizer.__index = Optimizer
+M.Optimizer = Optimizer
 
 local what = {
   key = 'optimizer.type', prefix = 'nnscaler.optim.', builtin = { 'adam', 'adamw', 'sgd' },

@@ -16,10 +16,11 @@ Layout.__index = Layout
 
 local function is_cut(what) return type(what) == 'number' end
 
--- Whether a node is a linear layer with a weight of its own.
+-- Whether a node is a linear layer with a weight of its own, or several layers of one input as one.
 function Layout:is_linear(node)
-  local weight = node.name == 'linear' and self.values[node.inputs[2] + 1]
-  return weight and weight.role == 'parameter' and #weight.shape == 2
+  local is_one = node.name == 'linear' or node.op == 'nnscaler::fused_linear'
+  local weight = is_one and self.values[node.inputs[2] + 1]
+  return weight and weight.role == 'parameter' and #weight.shape >= 2
 end
 
 -- How a node is cut when its operands in `cut` (value id → dim) are: where, and the split; nothing
@@ -44,7 +45,7 @@ end
 -- Follows linear layers cut by columns. Returns the cuts of nodes by id, or nothing when some path
 -- does not end in a layer cut by rows or a loss over classes.
 function Layout:columns(linears)
-  local cut, places, ends, column = {}, {}, 0, { input = 1, dim = 0 }
+  local cut, places, ends, column = {}, {}, 0, { input = 1, dim = -2 }
   local function mark(node, split)
     for k, id in ipairs(node.outputs) do
       local how = split.outputs[k]

@@ -26,7 +26,8 @@ function Buffers:share(decays, across)
 end
 
 --- Takes over what a micro-batch wrote.
-function Buffers:turn()
+---@param read? boolean whether a backward to come may read what was there before
+function Buffers:turn(read)
   for _, buffer in ipairs(self.list) do
     local content = buffer.contents[buffer.key]
     if content then
@@ -36,7 +37,7 @@ function Buffers:turn()
           return content - buffer.table[buffer.key] * buffer.decay
         end))
       end
-      if buffer.pending then C.release(buffer.pending) end
+      if buffer.pending and not read then C.release(buffer.pending) end
       buffer.pending, buffer.contents[buffer.key] = content, nil
       buffer.table[buffer.key] = content
     end
@@ -66,13 +67,14 @@ local function gathered(buffer, group, counts)
 end
 
 --- Makes the new contents those of the buffers. A collective where units share them.
-function Buffers:commit()
+---@param read? boolean as for turn
+function Buffers:commit(read)
   tensor.no_grad(function()
     if self.across then return self:commit_shared() end
     for _, buffer in ipairs(self.list) do
       if buffer.pending then
         buffer.data:copy_(buffer.pending)
-        C.release(buffer.pending)
+        if not read then C.release(buffer.pending) end
         buffer.table[buffer.key], buffer.pending = buffer.data, nil
       end
     end

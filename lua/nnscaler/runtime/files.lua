@@ -162,7 +162,8 @@ function M.commit(files)
     if i == 1 and #fresh == 1 then log.info('Program written to %s', file.path) end
   end
   if #fresh > 1 then
-    log.info('%d programs written to %s', #fresh, fresh[1].path:match '^(.*)/')
+    log.info('%d programs written to %s, %d reused', #fresh, fresh[1].path:match '^(.*)/',
+      #files - #fresh)
   end
 end
 

@@ -19,12 +19,29 @@ function M.tell(program)
   end
 end
 
+-- Programs of more ranks are not kept, so they are not checked against each other.
+local kMostChecked = 64
+
+--- Checks the programs of all ranks of a plan against each other; returns whether it did.
+---@param plan userdata
+---@param program fun(rank: integer): nnscaler.Program
+---@return boolean
+function M.check(plan, program)
+  local ranks, programs = plan:info().runtime_ngpus, {}
+  if ranks > kMostChecked then return false end
+  for rank = 0, ranks - 1 do programs[rank + 1] = program(rank) end
+  lower.check_ranks(programs, plan)
+  return true
+end
+
 ---@class nnscaler.GenerateOpts : nnscaler.FileOpts
 ---@field device string
 ---@field strategy? string broadcast_strategy
+---@field embedded? boolean the model is a module inside a hand-written one
 ---@field first_graph? userdata the first one under the plan, in whose homes weights rest
 
---- Lowers a graph under a plan for its ranks and writes their files; `visit` sees each program.
+--- Lowers a graph under a plan for its ranks, checks their programs against each other and writes
+--- their files; `visit` sees each program.
 ---@param graph userdata
 ---@param plan userdata|nil nil: one device
 ---@param world { plan_ngpus: integer, runtime_ngpus: integer }
@@ -34,12 +51,18 @@ end
 ---@return nnscaler.ProgramFile[] in order of ranks
 function M.all(graph, plan, world, opts, visit, only)
   local made = {}
-  for rank = only or 0, only or world.runtime_ngpus - 1 do
-    local place = { device = opts.device, plan = plan, rank = rank }
+  local function write(rank)
+    local place = { device = opts.device, plan = plan, rank = rank, embedded = opts.embedded }
     if opts.first_graph then place.first = lower.lower(opts.first_graph, place) end
     local program = lower.lower(graph, place)
     if visit then visit(program, rank) end
     made[#made + 1] = files.choose(program, opts, rank)
+    return program
+  end
+  if only then
+    write(only)
+  elseif not plan or not M.check(plan, write) then
+    for rank = 0, world.runtime_ngpus - 1 do write(rank) end
   end
   files.commit(made)
   return made

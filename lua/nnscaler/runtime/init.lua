@@ -38,6 +38,18 @@ function M.operators(namespace, names)
   return functions
 end
 
+--- random_key(ctx, key): the key of a draw inside of a module that is part of a larger model: under
+--- the module's path, and after the draws of its earlier calls in the forward of the model.
+---@param ctx { at: string, before: table<string, integer>, seen: table<string, integer>|nil }
+---@param key string "<path below the module>:<operator>#<ordinal>"
+---@return string
+function M.random_key(ctx, key)
+  local place, ordinal = key:match '^(.*)#(%d+)$'
+  if ctx.seen then ctx.seen[place] = math.max(ctx.seen[place] or 0, ordinal + 1) end
+  local joint = (ctx.at == '' or place:sub(1, 1) == ':') and '' or '.'
+  return ('%s%s%s#%d'):format(ctx.at, joint, place, ordinal + (ctx.before[place] or 0))
+end
+
 --- update(contents, key, x): the buffer's content after this micro-batch.
 ---@param contents table
 ---@param key string|integer

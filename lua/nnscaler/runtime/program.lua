@@ -1,21 +1,22 @@
 --- The program engine: traces the model for the shapes it meets, lowers the graph to a program with
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
-local buffers = require 'nnscaler.runtime.buffers'
 local comm = require 'nnscaler.runtime.comm'
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
+local leaves = require 'nnscaler.runtime.leaves'
+local log = require('nnscaler.log').logger 'nnscaler.program'
 local generate = require 'nnscaler.runtime.generate'
 local graphs = require 'nnscaler._C.graph'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
 local rank_zero = require 'nnscaler.runtime.first'
-local reducer = require 'nnscaler.runtime.reducer'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
 local store = require 'nnscaler.runtime.store'
 local trace = require 'nnscaler.trace'
+local traffic = require 'nnscaler.runtime.traffic'
 local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
@@ -47,17 +48,15 @@ local function load_program(text, chunk, segments)
   return stages
 end
 
-local add_leaves
-
 -- How the files of this engine are kept.
 function Engine:file_opts(mode)
   local job = self.job
   self.settings = self.settings or files.settings(job, self.sharing)
   return {
     folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, settings = self.settings,
-    model = self.model.class_name or 'model', first = not self.written[mode],
+    model = job.folder or self.model.class_name or 'model', first = not self.written[mode],
     device = job.device or 'cpu', strategy = job.broadcast_strategy,
-    rank = self.sharing and self.sharing.rank or 0,
+    rank = self.sharing and self.sharing.rank or 0, embedded = self.embedded,
   }
 end
 
@@ -97,7 +96,7 @@ function Engine:build(graph, training)
   local shared = self.sharing
   local program = lower.lower(graph, {
     device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
-    first = self.first,
+    first = self.first, embedded = self.embedded,
   })
   generate.tell(program)
   if shared and not self.shares then
@@ -116,111 +115,76 @@ function Engine:build(graph, training)
   end
   return {
     stages = load_program(file.text, file.chunk, segments), tags = segments.tags,
+    lowered = program,
     context = { seed = self.job.seed or 0, step = 0, micro = 0, tag = 0, constants = constants },
   }
 end
 
--- Draws this rank's parts of the weights; no rank ever holds the whole model.
+-- Makes this rank's parts of the weights; no rank ever holds the whole model.
 function Engine:take_parts(program)
-  local seed, parts = self.job.seed or 0, {}
+  local parts = {}
   self.shares = program:parameters()
   for _, list in ipairs { self.shares, program:buffers() } do
     for _, leaf in ipairs(list) do parts[leaf.name] = leaf end
   end
   self.sharing.parts = parts
-  local function part(name, parameter)
-    local leaf = parts[name]
-    if not leaf then return nil end -- of another stage
-    local start = leaf.start
-    if not start then
-      start = {}
-      for d = 1, #leaf.shape do start[d] = 0 end
-    end
-    local data = parameter:draw_part(seed, start, leaf.shape, self.job.device)
-    if parameter.requires_grad then data:requires_grad_(true) end
-    return data
-  end
-  add_leaves(self, part)
   local cap = (self.job.compute_config or {}).reducer_bucket_cap_mb
   cap = cap and math.floor(cap * 2 ^ 20)
   local with_gradient = self.sharing:agree_gradients(self.shares)
   self.traffic = program:traffic(cap, with_gradient)
-  self.reducer = reducer.new {
-    buckets = program:buckets(cap, with_gradient), shares = self.shares, places = self.places,
-    -- In lockstep a unit's last backward may be an idle one, which completes no gradient.
-    device = self.job.device,
-    overlap = self.sharing.stages.count == 1 and not self.sharing.lockstep,
-  }
-  if self.sharing.units > 1 then
-    local decays = {}
-    for _, leaf in ipairs(program:buffers()) do decays[leaf.name] = leaf.decay end
-    self.buffer_contents:share(decays, self.sharing.across)
-  end
+  log.info('Program of rank %d: %s', self.sharing.rank,
+    traffic.line(program, self.traffic, self.sharing.micro_batches))
+  self.buckets = program:buckets(cap, with_gradient)
+  leaves.add_parts(self)
   if self.job.broadcast_strategy == 'all' then self:broadcast_weights() end
 end
 
 --- Gives every rank the weights and buffers of the first rank that holds them.
 function Engine:broadcast_weights()
-  local leaves = {}
+  local all = {}
   for _, list in ipairs { self.parameters, self.buffers } do
-    for _, leaf in ipairs(list) do leaves[#leaves + 1] = leaf end
+    for _, leaf in ipairs(list) do all[#all + 1] = leaf end
   end
-  weights.broadcast(self.sharing, leaves)
+  weights.broadcast(self.sharing, all)
 end
 
--- `take(name, leaf)` gives the tensor of a leaf, or nil when it is not this rank's; without it the
--- leaf itself is used.
-function add_leaves(self, take)
-  local model = self.model
-  self.tensors, self.gradients, self.contents = {}, {}, {}
-  self.parameters, self.buffers, self.places = {}, {}, {}
-  take = take or function(_, leaf) return leaf end
-  for _, entry in ipairs(model:named_parameters()) do
-    local data = take(entry.name, entry.param)
-    if data then
-      local i = #self.parameters + 1
-      self.parameters[i] = {
-        name = entry.name, data = data, requires_grad = entry.param.requires_grad,
-      }
-      local parent, key = store.place(self.tensors, entry.name)
-      parent[key] = data
-      local gradients = store.place(self.gradients, entry.name)
-      self.places[i] = { table = gradients, key = key }
-      self.places[entry.name] = self.places[i]
-    end
-  end
-  for _, entry in ipairs(model:named_buffers()) do
-    local data = take(entry.name, entry.buffer)
-    if data then
-      local parent, key = store.place(self.tensors, entry.name)
-      parent[key] = data
-      self.buffers[#self.buffers + 1] = {
-        name = entry.name, data = data, persistent = entry.persistent ~= false,
-        table = parent, key = key, contents = store.place(self.contents, entry.name),
-      }
-    end
-  end
-  self.buffer_contents = buffers.new(self.buffers)
+--- An engine with the same programs and weights of its own.
+---@param take fun(engine: table, parameter: nnscaler.Tensor, start: integer[], shape: integer[]):
+---  nnscaler.Tensor
+---@return nnscaler.ProgramEngine
+function Engine:twin(take)
+  local twin = setmetatable({}, Engine)
+  for key, value in next, self do twin[key] = value end
+  twin.take, twin.seeds = take, {}
+  leaves.add_parts(twin)
+  return twin
 end
 
 --- Makes the engine; the model's parameters are materialised on the job's device.
 ---@param model nnscaler.nn.Module
 ---@param job table seed, device, forward_args, gen_savedir, gen_reuse
 ---@param shared? nnscaler.Sharing of several ranks; made from the job if not given
+---@param opts? { embedded?: boolean, take?: function, arg_names?: string[] } `embedded`: the model
+---  is a module inside a hand-written one; `take` makes the parts of weights, as `twin` has it
 ---@return nnscaler.ProgramEngine
-function M.new(model, job, shared)
+function M.new(model, job, shared, opts)
+  opts = opts or {}
   local self = setmetatable({
-    model = model, job = job, written = {}, seeds = {}, paths = {},
+    model = model, job = job, written = {}, seeds = {}, paths = {}, embedded = opts.embedded,
+    take = opts.take,
   }, Engine)
   model:assign_paths()
   self.sharing = shared or sharing.new(job)
-  if not self.sharing then
+  if not self.sharing and self.take then
+    leaves.add_parts(self)
+  elseif not self.sharing then
     model:materialize(job.seed or 0, job.device)
-    add_leaves(self)
+    leaves.add(self)
   end
-  self.names = model.forward_arg_names or {}
+  self.names = opts.arg_names or model.forward_arg_names or {}
   local function cache(training)
     return trace.cache(model, {
+      arg_names = self.names, loss = not self.embedded,
       build = function(graph) return self:build(graph, training) end,
       obtain = function(shapes, make)
         return self:graph_for(training and 'training' or 'evaluation', shapes, make)
@@ -313,14 +277,15 @@ end
 -- scale unit k mod U.
 function Engine:context_of(program, step, k)
   local shared, context = self.sharing, program.context
-  context.step, context.micro = step, shared and k * shared.units + shared.unit or k
+  context.seed, context.step = self.job.seed or 0, step
+  context.micro = shared and k * shared.units + shared.unit or k
   context.tag = k * program.tags
   return context
 end
 
--- Forward of a stage for micro-batch k; what backward needs is kept in the returned table.
--- An idle one only keeps step with other units.
-function Engine:forward(sample, step, k, stage, idle)
+-- Forward of a stage for micro-batch k, of the given weight or the one it tells itself; what
+-- backward needs is kept in the returned table. An idle one only keeps step with other units.
+function Engine:forward(sample, step, k, stage, idle, weight)
   launch.at_phase 'forward'
   local args, n_args = sample_of.arguments(self.job, sample)
   args.n = n_args
@@ -335,7 +300,7 @@ function Engine:forward(sample, step, k, stage, idle)
   if idle then self.buffer_contents:drop() else self.buffer_contents:turn() end
   local loss = results[1]
   if loss then -- else another stage makes it
-    pass.loss, pass.n = loss, idle and 0 or sample_of.weight(sample, results[2])
+    pass.loss, pass.n = loss, idle and 0 or weight or sample_of.weight(sample, results[2])
     pass.value, pass.rest = loss:item(), { select(2, unpack(results)) }
   end
   return pass
@@ -343,13 +308,13 @@ end
 
 -- Runs a backward part of a stage, `B` or `W`. A micro-batch that counts for nothing (its loss may
 -- be 0/0) runs only where others wait for its gradients, which are zeros then.
-function Engine:backward(pass, kind)
+function Engine:backward(pass, kind, seed_of)
   local program, empty, shared = pass.program, pass.n == 0, self.sharing
   local run = program.stages[pass.stage][kind]
   if not run or (empty and program.tags == 0 and not (shared and shared.lockstep)) then return end
   launch.at_phase 'backward'
   pass.ran = true
-  local seed = pass.loss and self:seed_of(pass.loss, pass.n)
+  local seed = pass.loss and (seed_of or self.seed_of)(self, pass.loss, pass.n)
   local context = self:context_of(program, pass.step, pass.micro)
   if empty then
     self:backward_empty(run, pass, seed, context)
@@ -358,14 +323,13 @@ function Engine:backward(pass, kind)
   end
 end
 
--- Drops what a micro-batch has kept, if no backward did; the sample is not ours.
+-- Drops what a micro-batch has kept, if no backward did; samples belong to who gave them.
 local function finish(pass)
   if not pass.ran then
     local inputs = {}
     for _, input in next, pass.inputs do inputs[input] = true end
     drop(pass.saved, inputs)
   end
-  if pass.loss and not holds(pass.rest, pass.loss) then C.release(pass.loss) end
 end
 
 -- Keeps of the gradients only what other ranks gave for this one's shards.
@@ -396,9 +360,17 @@ function Engine:order(count)
   return order
 end
 
+---@class nnscaler.StepContext
+---@field step? integer
+---@field weights? number[] of the micro-batches; by default they tell themselves
+---@field seed_of? fun(engine, loss: nnscaler.Tensor, n: number): nnscaler.Tensor by default n
+---@field on_loss? fun(k: integer, loss: nnscaler.Tensor, rest: any[]) gets the loss of micro-batch
+---  k; otherwise it is released
+---@field unsummed? boolean leave out the sum of gradients over ranks
+
 --- Forward and backward of the micro-batches of one step, in the order of the schedule.
 ---@param samples any[]
----@param context { step: integer }
+---@param context nnscaler.StepContext
 ---@return { loss: number, weight: number, losses: number[], outputs: any[] }
 function Engine:train_step(samples, context)
   self.buffer_contents:reset()
@@ -417,15 +389,20 @@ function Engine:train_step(samples, context)
     if action.kind == 'F' then
       local idle = k >= #samples
       passes[key] = self:forward(idle and self.template or samples[k + 1], context.step or 0, k,
-        action.stage, idle)
+        action.stage, idle, context.weights and context.weights[k + 1])
     else
       local pass = passes[key]
       backwards = backwards - 1
-      if shared and backwards == 0 then self.reducer:arm() end
-      self:backward(pass, action.kind)
+      if shared and backwards == 0 and not context.unsummed then self.reducer:arm() end
+      self:backward(pass, action.kind, context.seed_of)
       if action.kind == 'W' or not pass.program.stages[action.stage].W then
         finish(pass)
         passes[key] = nil
+        if pass.loss and context.on_loss and k < #samples then
+          context.on_loss(k + 1, pass.loss, pass.rest)
+        elseif pass.loss and not holds(pass.rest, pass.loss) then
+          C.release(pass.loss)
+        end
         if pass.loss and k < #samples then
           losses[k + 1], outputs[k + 1] = pass.value, pass.rest
           if pass.n > 0 then total, weight = total + pass.n * pass.value, weight + pass.n end
@@ -435,7 +412,7 @@ function Engine:train_step(samples, context)
   end
   comm.flush()
   -- Sums of gradients come first on all ranks: some have started in backward.
-  if shared then self.reducer:finish() end
+  if shared and not context.unsummed then self.reducer:finish() end
   self.buffer_contents:commit()
   if shared then total, weight = unpack(shared:collect { total, weight }) end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
@@ -453,25 +430,35 @@ function Engine:stages_of(micro)
   return list
 end
 
+--- What forward returns for a sample in evaluation mode; nothing where another rank makes it.
+---@param sample any
+---@param context { step: integer, micro: integer }
+---@return any ...
+function Engine:infer(sample, context)
+  local args, n_args = sample_of.arguments(self.job, sample)
+  args.n = n_args
+  local program = self.evaluation:get(args, false)
+  local own = program.context
+  own.seed, own.step = self.job.seed or 0, context.step or 0
+  own.micro, own.tag = context.micro or 0, 0
+  local inputs, results = self:inputs(args, n_args), {}
+  for _, stage in ipairs(self:stages_of(own.micro)) do
+    local made = {
+      C.run(program.stages[stage].F, self.tensors, {}, self.contents, inputs, own),
+    }
+    if made[1] ~= nil then results = made end
+  end
+  comm.flush()
+  return unpack(results)
+end
+
 --- Loss of one micro-batch of the evaluation data, without gradients.
 ---@param sample any
 ---@param context { step: integer, micro: integer }
 ---@return number loss, number weight, any[] outputs
 function Engine:eval_step(sample, context)
-  local args, n_args = sample_of.arguments(self.job, sample)
-  args.n = n_args
-  local program = self.evaluation:get(args, false)
-  program.context.step, program.context.micro = context.step or 0, context.micro or 0
-  program.context.tag = 0
-  local inputs, results = self:inputs(args, n_args), nil
-  for _, stage in ipairs(self:stages_of(context.micro or 0)) do
-    local made = {
-      C.run(program.stages[stage].F, self.tensors, {}, self.contents, inputs, program.context),
-    }
-    if made[1] then results = made end
-  end
-  comm.flush()
-  if not results then return 0, 0, {} end -- another rank makes the loss
+  local results = { self:infer(sample, context) }
+  if not results[1] then return 0, 0, {} end -- another rank makes the loss
   sample_of.check_loss(results[1])
   local n = sample_of.weight(sample, results[2])
   return n > 0 and results[1]:item() or 0, n, { select(2, unpack(results)) }

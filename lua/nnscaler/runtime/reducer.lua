@@ -30,6 +30,22 @@ function M.arrived(gradients, key)
   if of and of[key] then of[key]() end
 end
 
+---@class nnscaler.Sum of the gradient of one parameter
+---@field name string of the parameter
+---@field ranks integer[]
+
+---@alias nnscaler.ReducerHook fun(sum: nnscaler.Sum, gradient: nnscaler.Tensor)
+
+--- Sums a gradient in place over ranks, between hooks.
+---@param sum nnscaler.Sum
+---@param gradient nnscaler.Tensor
+---@param hooks? { before: nnscaler.ReducerHook[], after: nnscaler.ReducerHook[] }
+function M.sum(sum, gradient, hooks)
+  for _, hook in ipairs(hooks and hooks.before or {}) do hook(sum, gradient) end
+  comm.group(sum.ranks):all_reduce(gradient)
+  for _, hook in ipairs(hooks and hooks.after or {}) do hook(sum, gradient) end
+end
+
 ---@class nnscaler.Reducer
 local Reducer = {}
 Reducer.__index = Reducer
@@ -63,6 +79,18 @@ function M.new(options)
     end)
   end
   return self
+end
+
+--- What is summed, parameter by parameter, in the order that all ranks keep.
+---@return nnscaler.Sum[]
+function Reducer:sums()
+  local list = {}
+  for _, bucket in ipairs(self.buckets) do
+    for _, name in ipairs(bucket.names) do
+      list[#list + 1] = { name = name, ranks = bucket.ranks }
+    end
+  end
+  return list
 end
 
 --- Call at the start of a step.

@@ -5,6 +5,7 @@ local fail = require 'nnscaler.fail'
 local gather = require 'nnscaler.trainer.gather'
 local history = require 'nnscaler.trainer.history'
 local saver = require 'nnscaler.trainer.saver'
+local shapes = require 'nnscaler.checkpoint.shapes'
 
 local M = {}
 
@@ -48,13 +49,14 @@ function M.run(t)
   if not path then return end
   local saved = checkpoint.open(path)
   local weights, state = saver.weights(t), saved.state
+  local filed = shapes.to_file(t.model, weights)
   t.hooks:fire('on_load_checkpoint', t, saved)
-  saved:check(weights)
+  saved:check(filed)
   check_position(t, state, path)
-  local optimizer = saved:optimizer()
+  local optimizer = shapes.to_model(t.model, saved:optimizer())
   if t.sharing then optimizer = gather.own_state(t, optimizer) end
   t.optimizer:load_state { counts = state.updates, tensors = optimizer }
-  saved:copy_to(weights)
+  saved:copy_to(filed)
   if t.sharing then gather.scatter(t, weights) end
   t.step, t.best_loss = state.step, state.best_loss
   t.train_loss, t.val_loss = state.train_loss, state.val_loss

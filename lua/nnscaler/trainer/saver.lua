@@ -7,6 +7,7 @@ local format = require 'nnscaler.trainer.format'
 local gather = require 'nnscaler.trainer.gather'
 local launch = require 'nnscaler._C.launch'
 local paths = require 'nnscaler._C.checkpoint'
+local shapes = require 'nnscaler.checkpoint.shapes'
 
 local M = {}
 
@@ -69,8 +70,9 @@ function M.save(t)
   end
   local optimizer = t.sharing and gather.optimizer(t) or t.optimizer:state()
   local contents = {
-    epoch = epoch, step = t.step, weights = M.weights(t), optimizer = optimizer.tensors,
-    aliases = t.model:tied_names(), pointers = pointers, keep = options.keep_last_n_checkpoints,
+    epoch = epoch, step = t.step, weights = shapes.to_file(t.model, M.weights(t)),
+    optimizer = shapes.to_file(t.model, optimizer.tensors), aliases = t.model:tied_names(),
+    pointers = pointers, keep = options.keep_last_n_checkpoints,
     state = {
       step = t.step, seed = t.seed, micro_batches_per_step = t.span.per_step,
       micro_batches_per_epoch = t.span.per_epoch, best_loss = t.best_loss,

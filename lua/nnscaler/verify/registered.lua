@@ -4,6 +4,7 @@
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local fail = require 'nnscaler.fail'
+local job = require 'nnscaler.job'
 local register_op = require 'nnscaler.register_op'
 local tensor = require 'nnscaler.tensor'
 local trace = require 'nnscaler.trace'
@@ -12,10 +13,15 @@ local M = {}
 
 --- The registration of an operator, after its module has run.
 ---@param name string
----@param module? string `require` path
+---@param module? string `require` path, or a recipe (.lua)
 ---@return { spec: nnscaler.OperatorSpec, call: function }
 function M.find(name, module)
-  if module then require(module) end
+  if module and module:match '%.lua$' then
+    local ok, message = job.evaluate(module, {})
+    if not ok then error(message, 0) end
+  elseif module then
+    require(module)
+  end
   local found = register_op.specs[name]
   if not found then
     fail('usage', 'verify.op', ("'%s' is not registered"):format(name),
@@ -101,7 +107,7 @@ end
 
 ---Checks a registered operator.
 ---@param name string 'mylib::swiglu'
----@param module string `require` path of the module that registers it
+---@param module string of what registers it: `require` path, or a recipe (.lua)
 ---@return nnscaler.verify.OperatorReport
 function M.check(name, module)
   local found = M.find(name, module)

@@ -47,16 +47,27 @@ std::vector<std::vector<Timed>> time_line(const Schedule& s, const std::vector<S
         const Action& a = s.orders[r][next[r]];
         double start = free_at[r];
         bool ready = true;
+        const auto ranks = s.ranks_of(a.stage, a.micro);
+        for (int other : ranks) {
+          const auto o = static_cast<size_t>(other);
+          ready = ready && next[o] < s.orders[o].size() && s.orders[o][next[o]] == a;
+          start = std::max(start, free_at[o]);
+        }
         for (const Part& p : needs(s, a)) {
           const auto done = ended.find(p);
           ready = ready && done != ended.end();
           if (ready) start = std::max(start, done->second);
         }
         if (!ready) break;
-        const double stop = start + duration(s, a, times);
-        ended[{a.kind, a.stage, a.micro}] = free_at[r] = stop;
-        lines[r].push_back({a, start, stop});
-        ++next[r];
+        const Action action = a;
+        const double stop = start + duration(s, action, times);
+        ended[{action.kind, action.stage, action.micro}] = stop;
+        for (int other : ranks) {
+          const auto o = static_cast<size_t>(other);
+          free_at[o] = stop;
+          lines[o].push_back({action, start, stop});
+          ++next[o];
+        }
         moved = true;
       }
     }
@@ -73,11 +84,25 @@ std::vector<std::vector<Timed>> time_line(const Schedule& s, const std::vector<S
                "[lower.schedule] '{}': rank {} waits for ever at {}: {} never ends before it",
                s.name, r, text(a), text({kind, stage, micro}));
     }
+  for (size_t r = 0; r < s.orders.size(); ++r) {
+    if (next[r] == s.orders[r].size()) continue;
+    const Action& a = s.orders[r][next[r]];
+    for (int other : s.ranks_of(a.stage, a.micro)) {
+      const auto o = static_cast<size_t>(other);
+      if (next[o] == s.orders[o].size() || s.orders[o][next[o]] != a)
+        fail(
+            ErrorKind::plan,
+            "[lower.schedule] '{}': rank {} waits for ever at {}, which runs on rank {} too: there "
+            "{} comes first",
+            s.name, r, text(a), other,
+            next[o] == s.orders[o].size() ? "the end" : text(s.orders[o][next[o]]));
+    }
+  }
   return lines;
 }
 
 void check(const Schedule& s) {
-  std::map<Part, int> seen;
+  std::map<Part, std::vector<int>> seen;  // the ranks that run a part
   for (size_t r = 0; r < s.orders.size(); ++r)
     for (const Action& a : s.orders[r]) {
       const bool known =
@@ -88,19 +113,29 @@ void check(const Schedule& s) {
              "micro-batches 0 to {}",
              s.name, r, text(a), s.training ? (s.split_backward ? ", B or W" : " or B") : "",
              s.stages - 1, s.micros - 1);
-      if (s.rank_of(a.stage, a.micro) != static_cast<int>(r))
+      const auto ranks = s.ranks_of(a.stage, a.micro);
+      const int rank = static_cast<int>(r);
+      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end())
         fail(ErrorKind::plan, "[lower.schedule] '{}': rank {} runs {}, which lives on rank {}",
-             s.name, r, text(a), s.rank_of(a.stage, a.micro));
-      if (++seen[{a.kind, a.stage, a.micro}] > 1)
+             s.name, r, text(a), ranks.front());
+      auto& there = seen[{a.kind, a.stage, a.micro}];
+      if (std::find(there.begin(), there.end(), rank) != there.end())
         fail(ErrorKind::plan, "[lower.schedule] '{}': {} runs twice (rank {})", s.name, text(a), r);
+      there.push_back(rank);
     }
   const std::string kinds = !s.training ? "F" : s.split_backward ? "FBW" : "FB";
   for (int stage = 0; stage < s.stages; ++stage)
     for (int micro = 0; micro < s.micros; ++micro)
-      for (char kind : kinds)
-        if (!seen.contains({kind, stage, micro}))
+      for (char kind : kinds) {
+        const auto there = seen.find({kind, stage, micro});
+        if (there == seen.end())
           fail(ErrorKind::plan, "[lower.schedule] '{}': {} never runs", s.name,
                text({kind, stage, micro}));
+        for (int rank : s.ranks_of(stage, micro))
+          if (std::find(there->second.begin(), there->second.end(), rank) == there->second.end())
+            fail(ErrorKind::plan, "[lower.schedule] '{}': {} never runs on rank {}", s.name,
+                 text({kind, stage, micro}), rank);
+      }
   time_line(s, {StageTimes{}});
 }
 

@@ -17,6 +17,18 @@ bool holds(const std::vector<int>& devices, int device) {
   return std::find(devices.begin(), devices.end(), device) != devices.end();
 }
 
+// Of each stage the pipeline ranks that its devices belong to, ascending.
+std::vector<std::vector<int>> ranks_of_stages(const Plan& plan) {
+  const auto ranks = pipeline_ranks(plan);
+  std::vector<std::vector<int>> out;
+  for (const auto& devices : plan.stage_devices) {
+    auto& of_stage = out.emplace_back();
+    for (size_t r = 0; r < ranks.size(); ++r)
+      if (holds(devices, ranks[r][0])) of_stage.push_back(static_cast<int>(r));
+  }
+  return out;
+}
+
 // "F3" (micro-batch 3 of the rank's only stage) or "F1:3" (of stage 1).
 Action parse_action(const std::string& text, const std::vector<int>& stages, size_t rank) {
   const auto broken = [&]() -> void {
@@ -47,8 +59,8 @@ Schedule custom(const Plan& plan) {
   s.ranks = static_cast<int>(ranks.size());
   s.stages = plan.stages;
   s.micros = plan.micro_batches;
-  for (const auto& devices : plan.stage_devices)
-    s.placement.push_back({pipeline_rank(plan, devices[0])});
+  s.together = ranks_of_stages(plan);
+  for (const auto& of_stage : s.together) s.placement.push_back({of_stage.front()});
   if (plan.orders.size() != ranks.size())
     fail(ErrorKind::plan,
          "[lower.schedule] 'custom': {} orders for {} pipeline ranks; expected one "
@@ -57,7 +69,7 @@ Schedule custom(const Plan& plan) {
   for (size_t r = 0; r < ranks.size(); ++r) {
     std::vector<int> stages;
     for (int i = 0; i < plan.stages; ++i)
-      if (s.placement[static_cast<size_t>(i)][0] == static_cast<int>(r)) stages.push_back(i);
+      if (holds(s.together[static_cast<size_t>(i)], static_cast<int>(r))) stages.push_back(i);
     std::istringstream words(plan.orders[r]);
     auto& order = s.orders.emplace_back();
     for (std::string word; words >> word;) order.push_back(parse_action(word, stages, r));
@@ -85,6 +97,18 @@ void check_placement(const Plan& plan, const Schedule& s) {
            fmt::join(ranks[static_cast<size_t>(wanted)], ","));
     }
   }
+}
+
+// Predefined schedules know of no stages that share some of their devices.
+void check_apart(const Plan& plan) {
+  const auto ranks = ranks_of_stages(plan);
+  for (size_t i = 0; i < ranks.size(); ++i)
+    if (ranks[i].size() > 1)
+      throw Error(ErrorKind::plan,
+                  fmt::format("[lower.schedule] '{}': stage {} lies on devices {}, of which other "
+                              "stages have some; expected the same devices or none in common",
+                              plan.schedule, i, fmt::join(plan.stage_devices[i], ",")),
+                  "order such stages by a custom schedule");
 }
 
 int chunks_of(const Plan& plan, int ranks) {
@@ -138,20 +162,22 @@ std::vector<StagePart> parts_on(const Plan& plan, int device) {
 }
 
 std::vector<std::vector<int>> pipeline_ranks(const Plan& plan) {
-  std::vector<std::vector<int>> ranks;
-  for (size_t i = 0; i < plan.stage_devices.size(); ++i) {
-    auto devices = plan.stage_devices[i];
-    std::sort(devices.begin(), devices.end());
-    if (std::find(ranks.begin(), ranks.end(), devices) != ranks.end()) continue;
-    for (const auto& other : ranks)
-      for (int d : devices)
-        if (holds(other, d))
-          fail(ErrorKind::plan,
-               "[lower.schedule] stage {} lies on devices {}, another on {}; expected the same "
-               "devices or none in common",
-               i, fmt::join(devices, ","), fmt::join(other, ","));
-    ranks.push_back(std::move(devices));
-  }
+  std::vector<std::vector<int>> ranks, stages;  // of each rank
+  for (const auto& devices : plan.stage_devices)
+    for (int device : devices) {
+      std::vector<int> mine;
+      for (int i = 0; i < plan.stages; ++i)
+        if (holds(plan.stage_devices[static_cast<size_t>(i)], device)) mine.push_back(i);
+      const auto known = std::find(stages.begin(), stages.end(), mine);
+      if (known == stages.end()) {
+        stages.push_back(std::move(mine));
+        ranks.push_back({device});
+      } else if (auto& rank = ranks[static_cast<size_t>(known - stages.begin())];
+                 !holds(rank, device)) {
+        rank.push_back(device);
+      }
+    }
+  for (auto& rank : ranks) std::sort(rank.begin(), rank.end());
   return ranks;
 }
 
@@ -171,6 +197,7 @@ Schedule schedule_of(const Plan& plan, int micros) {
     drop_from(s, micros);
     return s;
   }
+  check_apart(plan);
   const int ranks = static_cast<int>(pipeline_ranks(plan).size());
   const int chunks = chunks_of(plan, ranks);
   const bool ring = plan.schedule == "1f1b_interleaved";
@@ -224,9 +251,10 @@ Schedule inference_of(const Plan& plan, int micros) {
     }
   }
   // Micro-batch after micro-batch, each through the rank's stages: a send waits for nobody.
+  if (lanes_of(plan) == 1) s.together = ranks_of_stages(plan);
   for (int k = 0; k < micros; ++k)
     for (int i = 0; i < plan.stages; ++i)
-      s.orders[static_cast<size_t>(s.rank_of(i, k))].push_back({'F', i, k});
+      for (int rank : s.ranks_of(i, k)) s.orders[static_cast<size_t>(rank)].push_back({'F', i, k});
   check(s);
   return s;
 }

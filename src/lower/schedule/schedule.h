@@ -23,10 +23,18 @@ struct Schedule {
   bool training = true;
   std::vector<std::vector<int>> placement;  // [stage][micro % period] → pipeline rank
   std::vector<std::vector<Action>> orders;  // per pipeline rank
+  // Of each stage the ranks that run its parts together, each at one time; empty: no stage has
+  // several.
+  std::vector<std::vector<int>> together;
 
   int rank_of(int stage, int micro) const {
     const auto& row = placement[static_cast<size_t>(stage)];
     return row[static_cast<size_t>(micro) % row.size()];
+  }
+  // All ranks that run a part of a stage.
+  std::vector<int> ranks_of(int stage, int micro) const {
+    return together.empty() ? std::vector<int>{rank_of(stage, micro)}
+                            : together[static_cast<size_t>(stage)];
   }
 };
 

@@ -7,7 +7,7 @@ local comm = require 'nnscaler.runtime.comm'
 local models = require 'tests.equivalence.plans.models'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local sample_of = require 'nnscaler.runtime.sample'
-local traffic = require 'nnscaler.verify.traffic'
+local traffic = require 'nnscaler.runtime.traffic'
 local trial = require 'nnscaler.verify.trial'
 
 local SEED, STEPS = 5, 2
@@ -140,8 +140,9 @@ local M = {}
 ---@param cell table
 ---@return { worst: number, where: string, bad: string[], zero: string[], own: integer,
 ---  whole: integer, cut: integer, traffic: nnscaler.Traffic[], calls: table<string, integer>,
----  sent: integer|nil, expected: integer|nil, buffers: integer, plan: string }
----  cut: parameters of which the rank holds a part; sent: bytes of the first step
+---  sent: integer|nil, expected: integer|nil, buffers: integer, trained: integer, plan: string }
+---  cut: parameters of which the rank holds a part; trained: those that get a gradient; sent: bytes
+---  of the first step
 function M.run(cell)
   local program, got = run_plan(cell, cell.dtype or 'float64')
   local shared = program.sharing
@@ -163,9 +164,10 @@ function M.run(cell)
   for _, x in sorted_pairs(reference(cell, 'float64').initial) do
     result.whole = result.whole + x:numel()
   end
-  result.cut, result.buffers = 0, #program.buffers
+  result.cut, result.trained, result.buffers = 0, 0, #program.buffers
   for _, leaf in ipairs(program.shares or {}) do
     if leaf.start then result.cut = result.cut + 1 end
+    if leaf.addends > 0 then result.trained = result.trained + 1 end
   end
   result.traffic = program.traffic or {}
   result.calls = traffic.of(result.traffic).calls
@@ -176,7 +178,7 @@ function M.run(cell)
     local drawn = require(cell.policy)
     local sorted_keys = require('nnscaler.sorted').sorted_keys
     result.drawn = { nodes = #drawn.nodes, cut = #sorted_keys(drawn.cut),
-      splits = sorted_keys(drawn.splits), choices = sorted_keys(drawn.choices) }
+      splits = sorted_keys(drawn.splits) }
   end
   return result
 end

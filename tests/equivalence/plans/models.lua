@@ -70,7 +70,7 @@ M.lengths.varies = true
 
 local function gpt(change)
   return function()
-    local a = { vocab = 16, layers = 2, heads = 2, width = 8, block = 8, bias = true }
+    local a = { vocab = 16, layers = 2, heads = 4, width = 8, block = 8, bias = true }
     for key, value in pairs(change) do a[key] = value end
     return GPT(a)
   end

@@ -2,6 +2,7 @@
 --- gradient, initial weights, and weights and buffers after two steps, in float64; on a tenth of
 --- the cells in float32 too. The table is printed; NNSCALER_UPDATE=1 writes it into
 --- docs/equivalence.md.
+local calls = require 'tests.equivalence.plans.calls'
 local matrix = require 'tests.equivalence.plans.matrix'
 local models = require 'tests.equivalence.plans.models'
 local runner = require 'tests.equivalence.plans.runner'
@@ -66,6 +67,7 @@ local function check(cell)
   end
   local problem = runner.problem(cell)
   assert(not problem, problem)
+  if cell.dtype == 'float64' then calls.check(cell) end
   local largest = 0
   for _, result in ipairs(cell.results) do
     check_calls(cell, result)
@@ -99,6 +101,7 @@ describe('the matrix,', function()
     print(table_of.text(models.list, matrix.plans, cells))
     if os.getenv 'NNSCALER_UPDATE' then
       table_of.write('docs/equivalence.md', models.list, matrix.plans, cells)
+      calls.write(models.list, cells)
     end
     table_of.check('docs/equivalence.md', models.list, matrix.plans)
   end)

@@ -1,9 +1,15 @@
 --- Random legal plans: partitions in several steps, stages, schedules, numbers of micro-batches and
---- recompute drawn from a seed; a plan that fails is shrunk. Prints what the plans covered.
-local draw = require('tests.equivalence.plans.random_policy').draw
+--- recompute drawn from a seed; a plan that fails is shrunk. Three of four plans aim at a way of
+--- cutting an operator, each at the next one, so that all occur. Prints what the plans covered.
+local T = require 'nnscaler.tensor'
+local handle = require 'nnscaler.policies.handle'
 local models = require 'tests.equivalence.plans.models'
+local random_policy = require 'tests.equivalence.plans.random_policy'
 local runner = require 'tests.equivalence.plans.runner'
 local sorted_keys = require('nnscaler.sorted').sorted_keys
+local trace = require 'nnscaler.trace'
+
+local draw = random_policy.draw
 
 local M = {}
 
@@ -23,19 +29,73 @@ local forms = { { 2, 2, 1 }, { 4, 4, 1 }, { 4, 4, 1 }, { 4, 2, 1 }, { 3, 3, 1 },
   { 4, 4, 2 }, { 2, 2, 2 }, { 8, 4, 2 }, { 4, 4, 4 } }
 local schedules = { '1f1b', 'gpipe' }
 
+-- Into how many parts a form cuts first.
+local function parts_of(form) return form[2] / form[3] end
+
+local ways
+
+-- The ways of cutting of all models: { way, models = { name, parts = { [n] = true } } }.
+local function all_ways()
+  if ways then return ways end
+  ways = {}
+  local by_name = {}
+  for _, name in ipairs(models.list) do
+    if models[name].group == 'main' then
+      local sample = models[name].sample(T.generator(11), 1)
+      local graph = trace(models.new(name), { sample }, { training = true })
+      for _, parts in ipairs { 2, 3, 4 } do
+        local g = handle.new(graph, { plan_ngpus = parts, runtime_ngpus = parts })
+        for _, node in ipairs(g:nodes()) do
+          for _, place in ipairs(g:choices(node)) do
+            place.uneven = true
+            local way = random_policy.way(node, place)
+            if not g:refusal(node, place, parts) then
+              if not by_name[way] then
+                by_name[way] = { way = way, cases = {}, seen = {} }
+                ways[#ways + 1] = by_name[way]
+              end
+              local case = name .. ' ' .. parts
+              if not by_name[way].seen[case] then
+                by_name[way].seen[case] = true
+                table.insert(by_name[way].cases, { model = name, parts = parts })
+              end
+            end
+          end
+        end
+      end
+    end
+  end
+  table.sort(ways, function(a, b) return a.way < b.way end)
+  return ways
+end
+
+-- What a plan aims at: a way, a model that has it and a form that can cut it so.
+local function aim_of(seed)
+  local list = all_ways()
+  local aim = list[seed % #list + 1]
+  local case = aim.cases[draw(#aim.cases, seed, 17) + 1]
+  local fitting = {}
+  for _, form in ipairs(forms) do
+    if parts_of(form) == case.parts then fitting[#fitting + 1] = form end
+  end
+  return aim.way, case.model, fitting[draw(#fitting, seed, 11) + 1]
+end
+
 ---@param seed integer
 ---@return table cell
 function M.cell(seed)
-  local form = forms[draw(#forms, seed, 11) + 1]
+  local aim, model, form = nil, drawn_models[draw(#drawn_models, seed, 14) + 1],
+    forms[draw(#forms, seed, 11) + 1]
+  if seed % 4 > 0 then aim, model, form = aim_of(seed - math.floor(seed / 4)) end
   local units = form[1] / form[2]
   local micro = units * (1 + draw(3, seed, 12)) - draw(units, seed, 13)
   return {
-    name = 'seed ' .. seed, model = drawn_models[draw(#drawn_models, seed, 14) + 1],
+    name = 'seed ' .. seed, model = model,
     policy = 'tests.equivalence.plans.random_policy', ranks = form[1], plan = form[2],
     micro = micro,
     config = {
       seed = seed, stages = form[3], schedule = schedules[draw(#schedules, seed, 15) + 1],
-      recompute = draw(2, seed, 16) == 1,
+      recompute = draw(2, seed, 16) == 1, aim = aim,
     },
   }
 end
@@ -91,14 +151,12 @@ function M.shrink(cell)
   return best, reason
 end
 
-local function count(t) return #sorted_keys(t) end
-
 --- What plans covered.
 ---@param cells table[] that have run
----@return { replicated: number, calls: table<string, integer>, splits: table, choices: table,
+---@return { replicated: number, calls: table<string, integer>, splits: table, missing: string[],
 ---  text: string }
 function M.coverage(cells)
-  local c = { calls = {}, splits = {}, choices = {} }
+  local c = { calls = {}, splits = {}, missing = {} }
   local nodes, cut = 0, 0
   for _, cell in ipairs(cells) do
     for r, result in ipairs(cell.results or {}) do
@@ -106,7 +164,6 @@ function M.coverage(cells)
       if r == 1 and cell.plan > cell.config.stages then
         nodes, cut = nodes + result.drawn.nodes, cut + result.drawn.cut
         for _, split in ipairs(result.drawn.splits) do c.splits[split] = true end
-        for _, choice in ipairs(result.drawn.choices) do c.choices[choice] = true end
       end
     end
   end
@@ -114,16 +171,16 @@ function M.coverage(cells)
   local lines = {
     ('%d plans, %d operators, %.0f %% of them replicated'):format(#cells, nodes,
       c.replicated * 100),
-    ('ways of cutting an operator: %d of %d'):format(count(c.splits), count(c.choices)),
+    '',
   }
   for _, kind in ipairs(sorted_keys(c.calls)) do
     lines[#lines + 1] = ('  %-24s %6d'):format(kind, c.calls[kind])
   end
-  local missing = {}
-  for _, choice in ipairs(sorted_keys(c.choices)) do
-    if not c.splits[choice] then missing[#missing + 1] = choice end
+  local missing = c.missing
+  for _, aim in ipairs(all_ways()) do
+    if not c.splits[aim.way] then missing[#missing + 1] = aim.way end
   end
-  c.missing = missing
+  lines[2] = ('ways of cutting an operator: %d of %d'):format(#ways - #missing, #ways)
   if #missing > 0 then lines[#lines + 1] = 'never cut: ' .. table.concat(missing, '; ') end
   c.text = table.concat(lines, '\n')
   return c

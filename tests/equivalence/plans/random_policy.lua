@@ -1,6 +1,7 @@
---- A policy that draws a legal plan: `pas_config` = { seed, stages, schedule?, recompute?, keep? }.
---- Every choice is a function of the seed and the operator's number, so that leaving some out
---- (`keep`: numbers of the operators that are still cut) changes no other: plans can be shrunk.
+--- A policy that draws a legal plan: `pas_config` = { seed, stages, schedule?, recompute?, keep?,
+--- aim? }. Every choice is a function of the seed and the operator's number, so that leaving some
+--- out (`keep`: numbers of the operators that are still cut) changes no other: plans can be shrunk.
+--- `aim` is a way of cutting that is taken wherever it is legal.
 local M = {}
 
 -- A draw in [0, n) from whole numbers (Park, Miller 1988, some rounds).
@@ -20,7 +21,11 @@ function M.reset(nodes)
 end
 function M.note(node, place)
   M.cut[node.id] = true
-  M.splits[('%s input %d dim %d'):format(node.op, place.input, place.dim)] = true
+  M.splits[M.way(node, place)] = true
+end
+--- Name of a way of cutting.
+function M.way(node, place)
+  return ('%s input %d dim %d'):format(node.op, place.input, place.dim)
 end
 
 -- Ways to write the devices of a stage as a product of steps.
@@ -33,13 +38,17 @@ local function cut(graph, node, config, each)
   local seed, id = config.seed, node.id
   local mesh = meshes[each][draw(#meshes[each], seed, id, 1) + 1]
   for step, parts in ipairs(mesh) do
-    local legal = {}
+    local legal, aimed = {}, nil
     for _, place in ipairs(graph:choices(node)) do
-      place.uneven = draw(4, seed, id, step, 2) == 0 or nil
-      if not graph:refusal(node, place, parts) then legal[#legal + 1] = place end
+      local is_aim = M.way(node, place) == config.aim
+      place.uneven = is_aim or draw(4, seed, id, step, 2) == 0 or nil
+      if not graph:refusal(node, place, parts) then
+        legal[#legal + 1] = place
+        aimed = aimed or is_aim and place
+      end
     end
-    if #legal > 0 and draw(10, seed, id, step, 3) > 0 then
-      local place = legal[draw(#legal, seed, id, step, 4) + 1]
+    if aimed or #legal > 0 and draw(10, seed, id, step, 3) > 0 then
+      local place = aimed or legal[draw(#legal, seed, id, step, 4) + 1]
       graph:partition(node, place, parts)
       M.note(node, place)
     else
@@ -88,11 +97,7 @@ local function policy(_, graph, cfg)
   end
   set_stages(graph, config, cfg.plan_ngpus)
   M.reset(graph:nodes())
-  M.choices = {}
   for _, node in ipairs(graph:nodes()) do
-    for _, place in ipairs(graph:choices(node)) do
-      M.choices[('%s input %d dim %d'):format(node.op, place.input, place.dim)] = true
-    end
     local each = #graph:stage_devices(graph:stage_of(node))
     if each > 1 and (not kept or kept[node.id]) then cut(graph, node, config, each) end
   end

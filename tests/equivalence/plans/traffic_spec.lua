@@ -65,19 +65,21 @@ describe('communication of', function()
 
   -- Two layers; embedding and loss are cut by the vocabulary.
   local layers, stream, rows = 2, 4 * 8 * 8, 4 * 8
-  it('megatron: four all-reduces a layer', function()
-    for _, result in ipairs(run('llama', 'megatron', 2, 2, 1)) do
-      local forward, bytes = sum(result, 'forward', 'all_reduce', 2)
-      local backward, back = sum(result, 'backward', 'all_reduce', 2)
-      -- Beside the layers: rows of the table, and three numbers a row of the loss; the gradient of
-      -- the scores' input.
-      assert.equal(2 * layers + 1 + 3, forward)
-      assert.equal(2 * layers + 1, backward)
-      assert.equal((2 * layers + 1) * ring(stream, 2) + 3 * ring(rows, 2), bytes)
-      assert.equal((2 * layers + 1) * ring(stream, 2), back)
-      for _, entry in ipairs(result.traffic) do assert.equal('all_reduce', entry.op) end
-    end
-  end)
+  for _, model in ipairs { 'llama', 'gpt tied' } do
+    it('megatron: four all-reduces a layer of ' .. model, function()
+      for _, result in ipairs(run(model, 'megatron', 2, 2, 1)) do
+        local forward, bytes = sum(result, 'forward', 'all_reduce', 2)
+        local backward, back = sum(result, 'backward', 'all_reduce', 2)
+        -- Beside the layers: rows of the table, and three numbers a row of the loss; the gradient
+        -- of the scores' input.
+        assert.equal(2 * layers + 1 + 3, forward)
+        assert.equal(2 * layers + 1, backward)
+        assert.equal((2 * layers + 1) * ring(stream, 2) + 3 * ring(rows, 2), bytes)
+        assert.equal((2 * layers + 1) * ring(stream, 2), back)
+        for _, entry in ipairs(result.traffic) do assert.equal('all_reduce', entry.op) end
+      end
+    end)
+  end
 
   it('megatron with sequence parallel: the same bytes as scatters and gathers', function()
     for _, result in ipairs(run('llama', 'megatron', 2, 2, 1, { sequence_parallel = true })) do

@@ -115,6 +115,26 @@ M.moved_rows = { model = 'mlp', plan = 2, policy = function(graph)
   graph:replicate_rest()
 end }
 
+-- Stages of unequally many devices: one of the two that hold a sum sends it on, or sends back a
+-- gradient that is one; the other takes part in the sum all the same.
+local function unequal(devices, cut, where)
+  return { model = 'mlp', plan = 3, policy = function(graph)
+    graph:stage({ graph:nodes()[2] }, devices)
+    graph:schedule('1f1b', 3)
+    graph:partition(graph:select({ op = cut })[1], where, 2)
+    graph:replicate_rest()
+  end }
+end
+M.stages_two_to_one = unequal({ { 0, 1 }, { 2 } }, 'linear', { input = 0, dim = 1 })
+M.stages_one_to_two = unequal({ { 0 }, { 1, 2 } }, 'gelu', { input = 0, dim = 1 })
+M.stages_one_to_two_sums = { model = 'sigmoids', plan = 3, policy = function(graph)
+  local nodes = graph:nodes()
+  graph:stage({ nodes[3] }, { { 0 }, { 1, 2 } })
+  graph:schedule('1f1b', 3)
+  graph:partition(nodes[3], { input = 1, dim = 0 }, 2)
+  graph:replicate_rest()
+end }
+
 -- The worked examples.
 local function example(name, plan, pas_config)
   return { model = 'gpt dropout', plan = plan, pas_config = pas_config,
@@ -127,5 +147,15 @@ M.example_three_stages.make = function()
   return GPT { vocab = 16, layers = 3, heads = 2, width = 8, block = 8, bias = true, dropout = 0.1 }
 end
 M.example_three_stages.sample = require('tests.equivalence.plans.models')['gpt tied'].sample
+for _, plan in ipairs { 2, 4 } do
+  local case = example('interlaced', plan)
+  case.cut, case.micro_batches = 1, 5
+  case.make = function()
+    return GPT { vocab = 16, layers = 4, heads = 2, width = 8, block = 8, bias = true,
+      dropout = 0.1, tied = false }
+  end
+  case.sample = M.example_three_stages.sample
+  M['example_interlaced_' .. plan] = case
+end
 
 return M

@@ -2,6 +2,7 @@
 local C = require 'nnscaler._C.checkpoint'
 local GPT = require 'nnscaler.models.gpt'
 local job = require 'nnscaler.job'
+local shapes = require 'nnscaler.checkpoint.shapes'
 local trainer = require 'nnscaler.trainer'
 
 --- Trains and returns losses, gradient norms and the path of the final checkpoint.
@@ -34,7 +35,7 @@ return function(folder, dtype, eager)
     hook = {
       after_setup = function(t)
         local count = 0
-        for _, p in ipairs(t.engine.parameters) do
+        for _, p in ipairs(shapes.to_file(t.model, t.engine.parameters)) do
           start:copy_to(p.name, p.data)
           count = count + 1
         end

@@ -1,5 +1,8 @@
 --- What a program sends, from the list that `program:traffic()` gives: calls by kind, and the
 --- payload of a step.
+local sorted = require 'nnscaler.sorted'
+local units = require 'nnscaler.units'
+
 local M = {}
 
 ---@class nnscaler.Traffic
@@ -36,6 +39,32 @@ function M.bytes(list, forwards, backwards)
       or backwards or forwards)
   end
   return total
+end
+
+--- Calls of a step by kind.
+---@param list nnscaler.Traffic[]
+---@param micro_batches integer of a unit, a step
+---@return { op: string, calls: integer }[] by name
+function M.step(list, micro_batches)
+  local calls, out = {}, {}
+  for _, t in ipairs(list) do
+    calls[t.op] = (calls[t.op] or 0) + t.calls * (t.segment == 'step' and 1 or micro_batches)
+  end
+  for i, op in ipairs(sorted.sorted_keys(calls)) do out[i] = { op = op, calls = calls[op] } end
+  return out
+end
+
+--- What a program communicates, in one line.
+---@param program nnscaler.Program
+---@param list nnscaler.Traffic[] of the program
+---@param micro_batches integer of a unit, a step
+---@return string
+function M.line(program, list, micro_batches)
+  local calls, all, paired = {}, program:adapters()
+  for i, t in ipairs(M.step(list, micro_batches)) do calls[i] = ('%d %s'):format(t.calls, t.op) end
+  return ('%d adapters, %d of them fused pairs; in a step of %d micro-batches %s, %s sent'):format(
+    all, paired, micro_batches, calls[1] and table.concat(calls, ', ') or 'no collectives',
+    units.bytes(M.bytes(list, micro_batches)))
 end
 
 return M

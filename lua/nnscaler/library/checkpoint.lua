@@ -1,0 +1,335 @@
+--- State of models with parallel modules: each rank's own parts, whole ones merged from all, and
+--- the ways back. A state is { rank, world, weights = name → tensor, parts = name → { start, shape,
+--- whole }, optimizer = { steps, counts, tensors } or nil }; optimizer tensors lie as their
+--- parameters do.
+local base = require 'nnscaler._C.base'
+local comm = require 'nnscaler._C.comm'
+local fail = require 'nnscaler.fail'
+local groups = require 'nnscaler.runtime.comm'
+local sorted = require 'nnscaler.sorted'
+local tensor = require 'nnscaler.tensor'
+
+local M = {}
+
+local function show(list) return '[' .. table.concat(list, ', ') .. ']' end
+
+local function part_of(leaf)
+  local start, shape = leaf.start, leaf.shape
+  if not start then
+    start = {}
+    for d = 1, #shape do start[d] = 0 end
+  end
+  return { start = start, shape = shape, whole = leaf.whole or shape }
+end
+
+-- What a state holds of the model on this rank: parameters, then persistent buffers.
+local function leaves(model)
+  local list = {}
+  for _, entry in ipairs(model:named_parameters()) do
+    list[#list + 1] = { name = entry.name, tensor = entry.param, part = part_of(entry.param) }
+  end
+  for _, entry in ipairs(model:named_buffers()) do
+    if entry.persistent then
+      list[#list + 1] = { name = entry.name, tensor = entry.buffer, part = part_of(entry.buffer) }
+    end
+  end
+  return list
+end
+
+local function everybody()
+  local world = comm.current()
+  local ranks = {}
+  for r = 0, (world and world:size() or 1) - 1 do ranks[r + 1] = r end
+  return ranks, world and world:rank() or 0
+end
+
+--- The state of this rank: what merge_state_dicts takes one of from each rank.
+---@param model nnscaler.nn.Module
+---@param optimizer? nnscaler.ParallelOptimizer
+---@return table state
+function M.state_dict(model, optimizer)
+  local ranks, rank = everybody()
+  local state = { rank = rank, world = #ranks, weights = {}, parts = {} }
+  for _, leaf in ipairs(leaves(model)) do
+    state.weights[leaf.name] = leaf.tensor.data:clone()
+    state.parts[leaf.name] = leaf.part
+  end
+  if optimizer then
+    local own = optimizer:state_dict()
+    state.optimizer = { steps = own.steps, counts = own.counts, tensors = {} }
+    for i, entry in ipairs(own.tensors) do
+      state.optimizer.tensors[i] = { parameter = entry.parameter, name = entry.name,
+        data = entry.data:clone() }
+    end
+  end
+  return state
+end
+
+local function region(whole, part)
+  for d, start in ipairs(part.start) do whole = whole:narrow(d - 1, start, part.shape[d]) end
+  return whole
+end
+
+-- Puts whole tensors together. Ranks that hold the same part must agree.
+local Merger = {}
+Merger.__index = Merger
+
+function Merger:add(name, part, data, rank)
+  local entry = self.entries[name]
+  if not entry then
+    entry = { whole = tensor.empty(part.whole, { dtype = data.dtype }), parts = {}, filled = 0 }
+    self.entries[name] = entry
+  end
+  local key = show(part.start) .. show(part.shape)
+  local place = region(entry.whole, part)
+  if entry.parts[key] then
+    if not place:equal(data) then
+      fail('state', 'library.merge', ("'%s' differs between ranks %d and %d, which hold the same "
+        .. 'part of it'):format(name, entry.parts[key] - 1, rank))
+    end
+    return
+  end
+  entry.parts[key], entry.filled = rank + 1, entry.filled + data:numel()
+  place:copy_(data)
+end
+
+function Merger:finish()
+  local whole = {}
+  for name, entry in sorted.sorted_pairs(self.entries) do
+    if entry.filled ~= entry.whole:numel() then
+      fail('state', 'library.merge', ("'%s' has %d of its %d elements in these states"):format(name,
+        entry.filled, entry.whole:numel()), 'merge the states of all ranks of a unit')
+    end
+    whole[name] = entry.whole
+  end
+  return whole
+end
+
+local function merger() return setmetatable({ entries = {} }, Merger) end
+
+--- Merges states of all ranks into the weights and the optimizer state of the model as if it were
+--- on one device. Order does not matter; ranks of one unit are enough.
+---@param states table[]
+---@return table<string, nnscaler.Tensor> weights, table|nil optimizer { steps, counts, tensors }
+function M.merge_state_dicts(states)
+  local weights, tensors, optimizer = merger(), merger(), nil
+  for i, state in ipairs(states) do
+    if type(state) ~= 'table' or not state.weights or not state.parts then
+      fail('usage', 'library.merge', ('entry %d is no state; expected what state_dict returns')
+        :format(i))
+    end
+    for name, data in sorted.sorted_pairs(state.weights) do
+      weights:add(name, state.parts[name], data, state.rank)
+    end
+    local own = state.optimizer
+    if own then
+      optimizer = optimizer or { steps = own.steps, counts = {}, tensors = {} }
+      for name, count in sorted.sorted_pairs(own.counts) do optimizer.counts[name] = count end
+      for _, entry in ipairs(own.tensors) do
+        tensors:add(entry.parameter .. '\n' .. entry.name, state.parts[entry.parameter],
+          entry.data, state.rank)
+      end
+    end
+  end
+  for key, data in sorted.sorted_pairs(tensors:finish()) do
+    local parameter, name = key:match '^(.*)\n(.*)$'
+    table.insert(optimizer.tensors, { parameter = parameter, name = name, data = data })
+  end
+  return weights:finish(), optimizer
+end
+
+--- Whole parameters and persistent buffers of a model, by name, on every rank. A collective.
+---@param model nnscaler.nn.Module
+---@return table<string, nnscaler.Tensor>
+function M.full_state_dict(model)
+  local ranks, rank = everybody()
+  local group = #ranks > 1 and groups.group(ranks)
+  local list, mine, own, wholes, seen = leaves(model), {}, {}, {}, {}
+  for i, leaf in ipairs(list) do
+    mine[i] = { name = leaf.name, part = leaf.part, dtype = leaf.tensor.dtype }
+    own[leaf.name] = leaf.tensor.data
+  end
+  local texts = group and group:exchange(base.json_encode(mine)) or { base.json_encode(mine) }
+  for r, text in ipairs(texts) do
+    for _, entry in ipairs(base.json_decode(text)) do
+      local name, part = entry.name, entry.part
+      for _, key in ipairs { 'start', 'shape', 'whole' } do part[key] = part[key] or {} end
+      local key = name .. show(part.start) .. show(part.shape)
+      if not seen[key] then
+        seen[key] = true
+        wholes[name] = wholes[name] or tensor.empty(part.whole, { dtype = entry.dtype })
+        local place = region(wholes[name], part)
+        local data = r - 1 == rank and own[name]:clone() or place:contiguous()
+        if group then group:broadcast(data, r - 1) end
+        place:copy_(data)
+      end
+    end
+  end
+  return wholes
+end
+
+local function check_whole(name, data, part)
+  if show(data.shape) ~= show(part.whole) then
+    fail('state', 'library.load', ("'%s' has shape %s; expected %s"):format(name, show(data.shape),
+      show(part.whole)))
+  end
+end
+
+--- Gives this rank its parts of whole weights, and of a whole optimizer state.
+---@param model nnscaler.nn.Module
+---@param weights table<string, nnscaler.Tensor> as of a model on one device
+---@param optimizer? nnscaler.ParallelOptimizer
+---@param state? table { steps, counts, tensors }
+function M.load_merged_state_dict(model, weights, optimizer, state)
+  local own, parts = {}, {}
+  for _, leaf in ipairs(leaves(model)) do
+    local data = weights[leaf.name]
+    parts[leaf.name] = leaf.part
+    if data then
+      check_whole(leaf.name, data, leaf.part)
+      own[leaf.name] = region(data, leaf.part):contiguous()
+    end
+  end
+  model:load_state_dict(own)
+  if not (optimizer and state) then return end
+  local counts, tensors = {}, {}
+  for _, parameter in ipairs(optimizer.parameters) do
+    counts[parameter.name] = state.counts[parameter.name]
+  end
+  for _, entry in ipairs(state.tensors) do
+    local part = parts[entry.parameter]
+    if part and optimizer.by_name[entry.parameter] then
+      check_whole(entry.parameter, entry.data, part)
+      tensors[#tensors + 1] = { parameter = entry.parameter, name = entry.name,
+        data = region(entry.data, part):clone() }
+    end
+  end
+  optimizer:load_state_dict { steps = state.steps, counts = counts, tensors = tensors }
+end
+
+-- For each part of this rank: the ranks that hold it, and those of them that have values. A
+-- collective.
+local function holders_of(list)
+  local ranks, rank = everybody()
+  local mine = {}
+  for i, leaf in ipairs(list) do
+    mine[i] = { leaf.name .. show(leaf.part.start) .. show(leaf.part.shape),
+      leaf.tensor.materialized }
+  end
+  local all = #ranks > 1 and groups.group(ranks):exchange(base.json_encode(mine))
+    or { base.json_encode(mine) }
+  local holders, filled = {}, {}
+  for r, text in ipairs(all) do
+    for _, entry in ipairs(base.json_decode(text)) do
+      local key = entry[1]
+      holders[key], filled[key] = holders[key] or {}, filled[key] or {}
+      table.insert(holders[key], r - 1)
+      if entry[2] then table.insert(filled[key], r - 1) end
+    end
+  end
+  for i, leaf in ipairs(list) do
+    leaf.holders, leaf.filled = holders[mine[i][1]], filled[mine[i][1]]
+  end
+  return rank
+end
+
+--- The state of this rank without what a lower rank holds too; a collective. The states of all
+--- ranks together have everything once.
+---@param model nnscaler.nn.Module
+---@param optimizer? nnscaler.ParallelOptimizer
+---@return table state
+function M.deduped_state_dict(model, optimizer)
+  local state, list = M.state_dict(model, optimizer), leaves(model)
+  local rank, mine = holders_of(list), {}
+  for _, leaf in ipairs(list) do
+    mine[leaf.name] = leaf.holders[1] == rank
+    if not mine[leaf.name] then state.weights[leaf.name] = nil end
+  end
+  if state.optimizer then
+    local tensors = {}
+    for _, entry in ipairs(state.optimizer.tensors) do
+      if mine[entry.parameter] then tensors[#tensors + 1] = entry end
+    end
+    state.optimizer.tensors = tensors
+  end
+  return state
+end
+
+-- Sends a tensor of the same part from `source` to all that hold it.
+local function share_tensor(holders, source, data)
+  if #holders == 1 then return end
+  local position
+  for i, r in ipairs(holders) do
+    if r == source then position = i - 1 end
+  end
+  groups.group(holders):broadcast(data, position)
+end
+
+--- Gives every rank the values of those that have some: of each part, the lowest rank's. A
+--- collective.
+---@param model nnscaler.nn.Module
+---@param lazy? boolean what no rank has values of stays without
+function M.broadcast_weights(model, lazy)
+  local list = leaves(model)
+  holders_of(list)
+  for _, leaf in ipairs(list) do
+    if #leaf.filled == 0 and not lazy then
+      fail('state', 'library.broadcast_weights', ("no rank has values of '%s'"):format(leaf.name),
+        'materialize the model, or load a state, on the ranks of one unit')
+    end
+  end
+  tensor.no_grad(function()
+    for _, leaf in ipairs(list) do
+      if #leaf.filled > 0 then
+        if not leaf.tensor.materialized then
+          leaf.tensor.data = tensor.empty(leaf.tensor.shape, { dtype = leaf.tensor.dtype })
+        end
+        share_tensor(leaf.holders, leaf.filled[1], leaf.tensor.data)
+      end
+    end
+  end)
+end
+
+--- Takes back what deduped_state_dict gave each rank; a collective.
+---@param model nnscaler.nn.Module
+---@param state table of this rank
+---@param optimizer? nnscaler.ParallelOptimizer
+function M.load_deduped_state_dict(model, state, optimizer)
+  local list, by_name = leaves(model), {}
+  local rank = holders_of(list)
+  for _, leaf in ipairs(list) do
+    by_name[leaf.name] = leaf
+    local data = state.weights[leaf.name]
+    if (leaf.holders[1] == rank) ~= (data ~= nil) or data and show(data.shape)
+      ~= show(leaf.part.shape) then
+      fail('state', 'library.load_deduped', ("'%s' lies in another way than when the state of rank "
+        .. '%d was taken'):format(leaf.name, state.rank), 'merge_state_dicts makes a state for any '
+        .. 'plan')
+    end
+  end
+  tensor.no_grad(function()
+    for _, leaf in ipairs(list) do
+      local data = state.weights[leaf.name] or tensor.empty(leaf.part.shape,
+        { dtype = leaf.tensor.dtype })
+      share_tensor(leaf.holders, leaf.holders[1], data)
+      leaf.tensor.data = data:clone()
+    end
+  end)
+  if not (optimizer and state.optimizer) then return end
+  local own, tensors = {}, {}
+  for _, entry in ipairs(state.optimizer.tensors) do
+    own[entry.parameter .. '\n' .. entry.name] = entry.data
+  end
+  for _, parameter in ipairs(optimizer.parameters) do
+    local leaf = by_name[parameter.name]
+    for _, name in ipairs(optimizer:slots_of(parameter.name, state.optimizer.counts)) do
+      local data = own[parameter.name .. '\n' .. name] or parameter.data:detach():zeros_like()
+      share_tensor(leaf.holders, leaf.holders[1], data)
+      tensors[#tensors + 1] = { parameter = parameter.name, name = name, data = data:clone() }
+    end
+  end
+  optimizer:load_state_dict { steps = state.optimizer.steps, counts = state.optimizer.counts,
+    tensors = tensors }
+end
+
+return M

@@ -1,0 +1,284 @@
+--- nnscaler.build_optimizer: an optimizer over the parallel modules of a model and what lies
+--- outside of them. It sums gradients over the ranks before they are used: those of a parallel
+--- module over the ranks that hold addends, all others over the scale units.
+local Parallel = require 'nnscaler.library.module'
+local door = require 'nnscaler._C.tensor'
+local fail = require 'nnscaler.fail'
+local optim = require 'nnscaler.optim'
+local reducer = require 'nnscaler.runtime.reducer'
+
+local M = {}
+
+---@class nnscaler.ParallelOptimizer
+---@field lr number learning rate of the next step
+---@field inner table the optimizer that updates parameters
+---@field parameters { name: string, data: nnscaler.Tensor, requires_grad: boolean }[]
+local Optimizer = {}
+Optimizer.__index = Optimizer
+
+local function check_model(model, modules)
+  if #modules == 0 then
+    fail('usage', 'library.build_optimizer', ('%s has no parallel module'):format(
+      model.class_name or 'the model'), 'nnscaler.parallelize makes one; other models take '
+      .. 'nnscaler.optim')
+  end
+  local first = modules[1].module._parallel.engine.sharing
+  for _, entry in ipairs(modules) do
+    local state = entry.module._parallel
+    if state.end2end and entry.module ~= model then
+      fail('usage', 'library.build_optimizer', ("'%s' is an end-to-end module inside of another; "
+        .. 'expected it to be the whole model'):format(entry.name))
+    end
+    local own = state.engine.sharing
+    if (own and own.plan_ngpus) ~= (first and first.plan_ngpus)
+      or (own and own.runtime_ngpus) ~= (first and first.runtime_ngpus) then
+      fail('usage', 'library.build_optimizer', ("'%s' has plan_ngpus = %d, runtime_ngpus = %d; "
+        .. "expected %d and %d, as '%s' has"):format(entry.name, own and own.plan_ngpus or 1,
+        own and own.runtime_ngpus or 1, first and first.plan_ngpus or 1,
+        first and first.runtime_ngpus or 1, modules[1].name))
+    end
+    if state.inference_only then
+      fail('usage', 'library.build_optimizer', ("'%s' was made with inference_only; it is not "
+        .. 'trained'):format(entry.name))
+    end
+  end
+  return first
+end
+
+-- Trainable parameters in the order of the model, each with its module if that is parallel.
+local function parameters_of(model, modules)
+  local owner = {}
+  for _, entry in ipairs(modules) do
+    for _, leaf in ipairs(entry.module:parameters_for_optimizer()) do
+      owner[leaf.data] = { entry.module, leaf.name }
+    end
+  end
+  local inside, outside = {}, {}
+  for _, named in ipairs(model:named_parameters()) do
+    local parameter = { name = named.name, data = named.param,
+      requires_grad = named.param.requires_grad }
+    if not parameter.data.materialized then
+      fail('usage', 'library.build_optimizer', ("parameter '%s' has no values yet"):format(
+        named.name), 'call materialize(seed) of the model before')
+    end
+    local own = owner[named.param]
+    if own then
+      parameter.module, parameter.local_name = own[1], own[2]
+      inside[#inside + 1] = parameter
+    elseif parameter.requires_grad then
+      outside[#outside + 1] = parameter
+    end
+  end
+  return inside, outside
+end
+
+-- The optimizer that updates: of the library by name or kind, or what a function makes.
+local function make_inner(optimizer_fn, parameters, args)
+  if type(optimizer_fn) ~= 'function' then
+    return optim.new({ type = optimizer_fn, args = args }, parameters)
+  end
+  local inner = optimizer_fn(parameters, args)
+  if type(inner) ~= 'table' or type(inner.step) ~= 'function' then
+    fail('usage', 'library.build_optimizer', ('optimizer_fn returned a %s; expected an optimizer '
+      .. 'with a method step'):format(type(inner)))
+  end
+  return inner
+end
+
+---@param model nnscaler.nn.Module
+---@param optimizer_fn string|table|fun(parameters: table[], args: table): table
+---@param args? table
+---@return nnscaler.ParallelOptimizer
+function M.new(model, optimizer_fn, args)
+  model:assign_paths()
+  local modules = Parallel.find(model)
+  local shared = check_model(model, modules)
+  local self = setmetatable({ model = model, modules = modules, sharing = shared, steps = 0,
+    hooks = { before = {}, after = {} } }, Optimizer)
+  self.inside, self.outside = parameters_of(model, modules)
+  self.parameters = {}
+  for _, list in ipairs { self.inside, self.outside } do
+    for _, parameter in ipairs(list) do self.parameters[#self.parameters + 1] = parameter end
+  end
+  for _, entry in ipairs(modules) do entry.module._parallel.hooks = self.hooks end
+  self.by_name = {}
+  for _, parameter in ipairs(self.parameters) do self.by_name[parameter.name] = parameter end
+  self.inner = make_inner(optimizer_fn, self.parameters, args or {})
+  self.lr = self.inner.lr
+  self:set_random()
+  self:zero_grad()
+  return self
+end
+
+-- Draws of a step depend on its number and on the unit, as those of a trained job do.
+function Optimizer:set_random()
+  door.set_random { step = self.steps, micro = self.sharing and self.sharing.unit or 0 }
+end
+
+function Optimizer:units() return self.sharing and self.sharing.units or 1 end
+
+--- Forgets all gradients.
+function Optimizer:zero_grad()
+  for _, entry in ipairs(self.modules) do entry.module:zero_grad() end
+  for _, parameter in ipairs(self.outside) do
+    parameter.data.grad = nil
+    parameter.data.grad_pending = self:units() > 1
+  end
+  self.summed = false
+end
+
+-- Parameters outside of parallel modules: the same in a unit, each unit has an addend. A parameter
+-- without a gradient on any unit keeps none.
+function Optimizer:sync_outside()
+  local units = self:units()
+  if units == 1 then return end
+  local has = {}
+  for i, parameter in ipairs(self.outside) do
+    parameter.data.grad_pending = false
+    has[i] = parameter.data.grad and 1 or 0
+  end
+  if #has == 0 then return end
+  local any = self.sharing:over_all(has, 'max')
+  for i, parameter in ipairs(self.outside) do
+    if any[i] == 1 then
+      local gradient = parameter.data.grad or parameter.data:zeros_like():detach()
+      reducer.sum({ name = parameter.name, ranks = self.sharing.across }, gradient, self.hooks)
+      parameter.data.grad = gradient
+    end
+  end
+end
+
+--- Sums gradients over the ranks; once between zero_grad and step, which calls it itself.
+function Optimizer:sync_shard_grad()
+  if self.summed then return end
+  self.summed = true
+  for _, entry in ipairs(self.modules) do entry.module:sync_grad() end
+  self:sync_outside()
+end
+
+function Optimizer:gradients()
+  local list = {}
+  for _, parameter in ipairs(self.parameters) do
+    list[#list + 1] = parameter.data.grad
+  end
+  return list
+end
+
+--- Multiplies all gradients by a factor.
+---@param factor number
+function Optimizer:scale_grads(factor)
+  if not self.summed then
+    fail('usage', 'library.scale_grads', 'gradients are not summed over the ranks yet',
+      'call optimizer:sync_shard_grad() first')
+  end
+  require('nnscaler._C.train').scale(self:gradients(), factor)
+end
+
+--- Clips gradients to a global norm, after summing them over the ranks.
+---@param max_norm? number nil: only measures
+---@return number norm of all gradients of the whole model, before clipping
+function Optimizer:clip_gnorm(max_norm)
+  self:sync_shard_grad()
+  local train = require 'nnscaler._C.train'
+  -- What several ranks hold counts once.
+  local lists, counts = {}, {}
+  for _, parameter in ipairs(self.parameters) do
+    local gradient = parameter.data.grad
+    if gradient then
+      local n = self:holders(parameter)
+      if not lists[n] then lists[n], counts[#counts + 1] = {}, n end
+      table.insert(lists[n], gradient)
+    end
+  end
+  local total = 0
+  for _, n in ipairs(counts) do total = total + train.scale_and_norm(lists[n], 1) ^ 2 / n end
+  if self.sharing then total = self.sharing:over_all({ total })[1] end
+  local norm = math.sqrt(total)
+  if max_norm and max_norm > 0 then
+    local factor = max_norm / (norm + 1e-6)
+    if factor < 1 then train.scale(self:gradients(), factor) end
+  end
+  return norm
+end
+
+function Optimizer:holders(parameter)
+  if not self.sharing then return 1 end
+  if not parameter.module then return self.sharing.size end
+  return parameter.module._parallel.engine.sharing:holders(parameter.local_name)
+end
+
+--- Updates the parameters.
+---@param closure? fun(): any runs forward and backward, after gradients are forgotten
+---@return any what the closure returned
+function Optimizer:step(closure)
+  local result
+  if closure then
+    self:zero_grad()
+    result = closure()
+  end
+  self:sync_shard_grad()
+  if getmetatable(self.inner) == optim.Optimizer then
+    self.inner:collect(function(name) return self.by_name[name].data.grad end)
+    self.inner:step(self.lr)
+  else
+    self.inner.lr = self.lr
+    self.inner:step()
+  end
+  self.steps = self.steps + 1
+  self:set_random()
+  return result
+end
+
+--- Calls hook(reducer, gradient) before each sum of a gradient over ranks; `reducer` has `name` and
+--- `ranks`, and the hook may change the gradient in place.
+---@param hook nnscaler.ReducerHook
+function Optimizer:register_reducer_pre_hook(hook)
+  self.hooks.before[#self.hooks.before + 1] = hook
+end
+
+--- The same after each sum.
+---@param hook nnscaler.ReducerHook
+function Optimizer:register_reducer_post_hook(hook)
+  self.hooks.after[#self.hooks.after + 1] = hook
+end
+
+--- State of the optimizer on this rank.
+---@return { steps: integer, counts: table<string, integer>, tensors: table[] }
+function Optimizer:state_dict()
+  if not self.inner.state then
+    fail('usage', 'library.optimizer_state', 'the optimizer of optimizer_fn has no method state')
+  end
+  local state = self.inner:state()
+  state.steps = self.steps
+  return state
+end
+
+--- Names of the state tensors of a parameter that was updated `counts[name]` times.
+---@param name string
+---@param counts table<string, integer>
+---@return string[]
+function Optimizer:slots_of(name, counts)
+  local slot = self.inner.by_name and self.inner.by_name[name]
+  if not slot or (counts[name] or 0) == 0 then return {} end
+  return self.inner.kind.slots(self.inner.options[slot.group])
+end
+
+--- Takes a state of this rank back.
+---@param state table
+function Optimizer:load_state_dict(state)
+  self.inner:load_state(state)
+  self.steps = state.steps or self.steps
+  self:set_random()
+end
+
+--- Numbers over all ranks, for losses and the like: their sums.
+---@param numbers number[]
+---@return number[]
+function Optimizer:sum_over_units(numbers)
+  if not self.sharing then return numbers end
+  local sums, units = self.sharing:over_all(numbers), {}
+  for i, x in ipairs(sums) do units[i] = x / self.sharing.plan_ngpus end
+  return units
+end
+
+return M

@@ -1,0 +1,203 @@
+--- nnscaler.parallelize: a module, or a class of modules, made parallel by the engine that trains
+--- jobs, for use in a hand-written loop.
+local Parallel = require 'nnscaler.library.module'
+local Program = require 'nnscaler.runtime.program'
+local arguments = require 'nnscaler.library.arguments'
+local checkpoint = require 'nnscaler.library.checkpoint'
+local kinds = require 'nnscaler.nn.kinds'
+local fail = require 'nnscaler.fail'
+local files = require 'nnscaler.runtime.files'
+local generate = require 'nnscaler.runtime.generate'
+local log = require('nnscaler.log').logger 'nnscaler.library'
+local sharing = require 'nnscaler.runtime.sharing'
+local trace = require 'nnscaler.trace'
+
+---@class nnscaler.ComputeConfig
+---@field plan_ngpus? integer devices of a plan (a scale unit); as in a job if not given
+---@field runtime_ngpus? integer all ranks; the ranks of the run if not given
+---@field use_end2end? boolean forward takes one sample and returns the loss first
+---@field inference_only? boolean no backward
+---@field pas_config? table keys of the policy
+
+---@class nnscaler.ParallelizeOpts
+---@field gen_savedir? string folder of generated programs, './.nnscaler'; '' keeps none
+---@field reuse? 'match'|'override'|'moo'|'graph' as gen_reuse of a job; 'match' unless told
+---@field broadcast_strategy? 'none'|'code'|'no_weights'|'all' as of a job; 'code' unless told
+---@field instance_name? string tells programs of one class with different plans apart
+---@field load_module? boolean false: write the programs of all ranks and return nothing
+---@field module_dtype? string given to floating parameters and buffers before tracing
+---@field module_fn? fun(): nnscaler.nn.Module makes a module of the class
+---@field init_module_params? boolean false: no values are drawn; a state dict gives them
+
+local known = {
+  compute_config = { plan_ngpus = 'number', runtime_ngpus = 'number', use_end2end = 'boolean',
+    inference_only = 'boolean', pas_config = 'table' },
+  opts = { gen_savedir = 'string', reuse = 'string', instance_name = 'string',
+    broadcast_strategy = 'string', load_module = 'boolean', module_dtype = 'string',
+    module_fn = 'function', init_module_params = 'boolean' },
+}
+local choices = {
+  reuse = { 'match', 'override', 'moo', 'graph' },
+  broadcast_strategy = { 'none', 'code', 'no_weights', 'all' },
+}
+
+local function check_choice(opts, key)
+  if opts[key] == nil then return end
+  for _, choice in ipairs(choices[key]) do
+    if opts[key] == choice then return end
+  end
+  fail('usage', 'library.' .. key, ("%s is '%s'; expected %s"):format(key, opts[key],
+    table.concat(choices[key], ', ')))
+end
+
+local function check_config(config)
+  local plan, run = config.plan_ngpus, config.runtime_ngpus
+  for _, key in ipairs { 'plan_ngpus', 'runtime_ngpus' } do
+    local n = config[key]
+    if n and (n < 1 or n % 1 ~= 0) then
+      fail('usage', 'library.compute_config', ('%s is %s; expected a whole number from 1 on')
+        :format(key, tostring(n)))
+    end
+  end
+  if plan and run and run % plan ~= 0 then
+    fail('usage', 'library.compute_config', ('runtime_ngpus is %d; expected a multiple of '
+      .. 'plan_ngpus = %d'):format(run, plan))
+  end
+end
+
+-- A class that nn.class made, or a module of one.
+local function kind_of(what)
+  if kinds.of(what) == 'module' then return 'module' end
+  if type(what) == 'table' and rawget(what, '_meta') and rawget(what, 'class_name') then
+    return 'class'
+  end
+  fail('usage', 'library.parallelize', ('a %s cannot be made parallel; expected an nn.Module or a '
+    .. 'class that nn.class made'):format(type(what)))
+end
+
+local function make(what, kind, opts)
+  if kind == 'module' then
+    if opts.module_fn then
+      fail('usage', 'library.parallelize', 'module_fn with a module; expected a class',
+        'module_fn makes the module of a class')
+    end
+    return what
+  end
+  local module = (opts.module_fn or what)()
+  if kinds.of(module) ~= 'module' then
+    fail('usage', 'library.parallelize', ('module_fn returned a %s; expected an nn.Module'):format(
+      type(module)))
+  end
+  return module
+end
+
+local function refuse_nested(module)
+  for _, entry in ipairs(Parallel.find(module)) do
+    fail('usage', 'library.nested', ("'%s' of %s is parallel already and cannot be part of another "
+      .. 'traced module'):format(entry.name, module.class_name),
+      'parallelize the outer module only')
+  end
+end
+
+local function job_of(module, policy, config, opts)
+  local pas_config = config.pas_config or {}
+  local strategy = opts.broadcast_strategy or 'code'
+  return {
+    pas_policy = policy, pas_config = pas_config, compute_config = config,
+    micro_batches = pas_config.pipeline_nmicros,
+    gen_savedir = opts.gen_savedir or './.nnscaler', gen_reuse = opts.reuse or 'match',
+    -- Weights have no values yet where programs are sent.
+    broadcast_strategy = strategy == 'all' and 'code' or strategy,
+    folder = module.class_name .. (opts.instance_name and '.' .. opts.instance_name or ''),
+  }
+end
+
+-- Writes the programs of all ranks, without any other rank.
+local function compile(module, args, names, job, config)
+  local size = config.runtime_ngpus or config.plan_ngpus
+  if not size then
+    fail('usage', 'library.load_module', 'load_module = false without '
+      .. 'compute_config.runtime_ngpus; expected the number of ranks')
+  end
+  local world, plan, first = sharing.sizes(job, size), nil, nil
+  local alone = world.runtime_ngpus == 1 and world.whole
+  for _, training in ipairs(config.inference_only and { false } or { true, false }) do
+    local embedded = not config.use_end2end
+    local file_opts = {
+      folder = job.gen_savedir, reuse = job.gen_reuse, settings = files.settings(job, world),
+      mode = training and 'training' or 'evaluation', first = true, model = job.folder,
+      device = 'cpu', embedded = embedded, first_graph = plan and first,
+    }
+    local graph = files.graph(file_opts, trace.key(args, training, embedded), function()
+      return (trace.trace(module, args, {
+        training = training, loss = not embedded, arg_names = names }))
+    end)
+    plan = plan or not alone and sharing.make_plan(graph, job, world) or nil
+    local made = generate.all(graph, plan, world, file_opts, generate.tell)
+    for i, file in ipairs(made) do log.info('Program of rank %d: %s', i - 1, file.path or '-') end
+    first = first or graph
+  end
+end
+
+-- An engine whose weights are parts of the module's, with values or to be drawn.
+local function take(draws)
+  return function(_, parameter, start, shape)
+    return Parallel.part_of(parameter, start, shape,
+      draws or parameter.is_buffer and not parameter.persistent)
+  end
+end
+
+local function instance(engine, module, config, draws)
+  return Parallel {
+    engine = engine, label = module.class_name, end2end = config.use_end2end,
+    inference_only = config.inference_only, aliases = module:tied_names(), draws = draws,
+  }
+end
+
+--- Makes a module, or a class of modules, parallel.
+---@param what nnscaler.nn.Module|table
+---@param dummy_args table arguments of forward by name, or a list; only shapes, dtypes and which
+---  tensors require gradients count
+---@param policy string|function as pas_policy of a job
+---@param compute_config nnscaler.ComputeConfig
+---@param opts? nnscaler.ParallelizeOpts
+---@return nnscaler.ParallelModule|table|nil of a module a module, of a class a class
+return function(what, dummy_args, policy, compute_config, opts)
+  local config = arguments.table('compute_config', compute_config or {}, known.compute_config)
+  opts = arguments.table('opts', opts or {}, known.opts)
+  check_config(config)
+  if type(policy) ~= 'string' and type(policy) ~= 'function' then
+    fail('usage', 'library.parallelize', ('the policy is a %s; expected a name or a function')
+      :format(type(policy)))
+  end
+  check_choice(opts, 'reuse')
+  check_choice(opts, 'broadcast_strategy')
+  local kind = kind_of(what)
+  if kind == 'module' and rawget(what, '_parallel') then return what end
+  local module = make(what, kind, opts)
+  refuse_nested(module)
+  if opts.module_dtype then module:to(opts.module_dtype) end
+  local names = arguments.names(module)
+  local args = arguments.list(module, names, dummy_args, config.use_end2end)
+  local job = job_of(module, policy, config, opts)
+  if opts.load_module == false then return compile(module, args, names, job, config) end
+
+  local draws = opts.init_module_params ~= false
+  local engine = Program.new(module, job, nil, { embedded = not config.use_end2end,
+    take = take(draws), arg_names = names })
+  engine.template = args[1] -- of an end-to-end module: what idle units run
+  local cache = config.inference_only and engine.evaluation or engine.training
+  cache:get(args, not config.inference_only)
+  if kind == 'module' then
+    local made = instance(engine, module, config, draws)
+    if opts.broadcast_strategy == 'all' then checkpoint.broadcast_weights(made, true) end
+    return made
+  end
+  return setmetatable({ class_name = 'Parallel' .. module.class_name }, {
+    __call = function(_, options)
+      local drawn = draws
+      if options and options.init_params ~= nil then drawn = options.init_params end
+      return instance(engine:twin(take(drawn)), module, config, drawn)
+    end,
+  })
+end

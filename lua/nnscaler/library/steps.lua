@@ -1,0 +1,160 @@
+--- Steps of end-to-end modules: the program engine on a list of samples, its rules, and what the
+--- ranks of a unit that do not make the loss get of the outputs.
+local base = require 'nnscaler._C.base'
+local door = require 'nnscaler._C.tensor'
+local fail = require 'nnscaler.fail'
+local groups = require 'nnscaler.runtime.comm'
+local sorted = require 'nnscaler.sorted'
+local tensor = require 'nnscaler.tensor'
+
+local M = {}
+
+local function is_staged(sharing) return sharing and sharing.stages.count > 1 end
+
+local function check(module, samples, method)
+  local state = module._parallel
+  if not state.end2end then
+    fail('usage', 'library.' .. method, ('%s of %s, which is no end-to-end module; expected a call '
+      .. 'of forward'):format(method, state.label),
+      'parallelize it with compute_config.use_end2end')
+  end
+  if type(samples) ~= 'table' or getmetatable(samples) or #samples == 0 then
+    fail('usage', 'library.' .. method, ('samples is %s; expected a list with at least one sample')
+      :format(type(samples) == 'table' and 'an empty list' or 'a ' .. type(samples)))
+  end
+  local sharing = state.engine.sharing
+  if not is_staged(sharing) then return end
+  local expected = sharing.plan:info().micro_batches
+  if #samples ~= expected then
+    fail('usage', 'library.' .. method, ('%d samples; the schedule of the plan has %d '
+      .. 'micro-batches'):format(#samples, expected), 'give as many samples as the policy set, say '
+      .. 'pas_config.pipeline_nmicros')
+  end
+end
+
+-- Encodes nested outputs: tensors become their place in `tensors`.
+local function encode(value, tensors)
+  if tensor.is_tensor(value) then
+    tensors[#tensors + 1] = value
+    return { t = #tensors, shape = value.shape, dtype = value.dtype }
+  elseif type(value) == 'table' then
+    local keys, items = {}, {}
+    for i, key in ipairs(sorted.sorted_keys(value)) do
+      keys[i], items[i] = key, encode(value[key], tensors)
+    end
+    return { keys = keys, items = items }
+  end
+  return { v = value }
+end
+
+local function decode(code, tensors)
+  if code.t then
+    tensors[code.t] = tensors[code.t] or tensor.empty(code.shape, { dtype = code.dtype })
+    return tensors[code.t]
+  elseif code.items then
+    local value = {}
+    for i, key in ipairs(code.keys or {}) do value[key] = decode(code.items[i], tensors) end
+    return value
+  end
+  return code.v
+end
+
+-- Gives the outputs of the ranks that make the loss, each of some samples, to all ranks of their
+-- unit.
+local function spread(sharing, outputs)
+  if not is_staged(sharing) then return outputs end
+  local group, own = groups.group(sharing.together), {}
+  local mine = sharing.reports and base.json_encode(encode(outputs, own)) or ''
+  local all = {}
+  for k, output in sorted.sorted_pairs(outputs) do all[k] = output end
+  for i, text in ipairs(group:exchange(mine)) do
+    local is_root, tensors, said = sharing.together[i] == sharing.rank, {}, {}
+    if is_root then
+      for k, x in ipairs(own) do tensors[k] = x:detach():contiguous() end
+    elseif text ~= '' then
+      said = decode(base.json_decode(text), tensors)
+    end
+    for _, x in ipairs(tensors) do group:broadcast(x, i - 1) end
+    for k, output in sorted.sorted_pairs(said) do all[k] = output end
+  end
+  return all
+end
+
+-- What forward returned: the loss alone, or a list that it begins.
+local function output(loss, rest)
+  if #rest == 0 then return loss end
+  local list = { loss }
+  for i, item in ipairs(rest) do list[i + 1] = item end
+  return list
+end
+
+-- d scale_fn(loss) / d loss
+local function scaled_seed(scale_fn, loss)
+  return tensor.enable_grad(function()
+    local leaf = loss:detach():clone():requires_grad_()
+    local scaled = scale_fn(leaf)
+    if not tensor.is_tensor(scaled) or scaled:numel() ~= 1 or not scaled.requires_grad then
+      fail('usage', 'library.train_step', 'scale_fn returned no scalar tensor that depends on the '
+        .. 'loss', 'as in function(loss) return loss * 1024 end')
+    end
+    return tensor.grad(scaled, leaf)[1]
+  end)
+end
+
+---@param module nnscaler.ParallelModule
+---@param samples any[]
+---@param opts nnscaler.TrainStepOpts
+---@return any[]
+function M.train(module, samples, opts)
+  check(module, samples, 'train_step')
+  local state, dummies = module._parallel, opts.is_dummy_batch or {}
+  if not module.training then
+    fail('usage', 'library.train_step', ('train_step of %s in evaluation mode'):format(state.label),
+      'call train() first')
+  end
+  if opts.is_dummy_batch and #dummies ~= #samples then
+    fail('usage', 'library.train_step', ('is_dummy_batch has %d entries for %d samples'):format(
+      #dummies, #samples))
+  end
+  module:zero_grad()
+  local outputs, weights = {}, {}
+  for k = 1, #samples do weights[k] = dummies[k] and 0 or 1 end
+  local random = door.get_random()
+  state.engine.job.seed = random.seed
+  local result = state.engine:train_step(samples, {
+    step = random.step, weights = weights, unsummed = true,
+    on_loss = function(k, loss, rest) outputs[k] = output(loss, rest) end,
+    seed_of = function(engine, loss, n)
+      if n == 0 or not opts.scale_fn then return engine:seed_of(loss, n) end
+      return scaled_seed(opts.scale_fn, loss)
+    end,
+  })
+  if result.weight > 0 then
+    for _, leaf in ipairs(state.engine.parameters) do
+      leaf.data.grad = state.engine:grad(leaf.name)
+    end
+    module:sync_grad()
+  else -- dummies only, in all units: nothing is updated
+    state.summed = true
+  end
+  return spread(state.engine.sharing, outputs)
+end
+
+---@param module nnscaler.ParallelModule
+---@param samples any[]
+---@return any[]
+function M.infer(module, samples)
+  check(module, samples, 'infer_step')
+  local state, outputs, random = module._parallel, {}, door.get_random()
+  if module.training then
+    fail('usage', 'library.infer_step', ('infer_step of %s in training mode'):format(state.label),
+      'call eval() first')
+  end
+  for k, sample in ipairs(samples) do
+    local results = { state.engine:infer(sample, { step = random.step, micro = k - 1 }) }
+    if results[1] ~= nil then outputs[k] = output(results[1], { select(2, unpack(results)) }) end
+  end
+  return spread(state.engine.sharing, outputs)
+end
+
+return M

@@ -1,0 +1,85 @@
+--- Parameters and buffers as a program engine holds them: one tensor each, or this rank's part of
+--- it, in nested tables that programs index by module path.
+local buffers = require 'nnscaler.runtime.buffers'
+local reducer = require 'nnscaler.runtime.reducer'
+local store = require 'nnscaler.runtime.store'
+
+local M = {}
+
+local function the_leaf(_, leaf) return leaf end
+
+--- Fills the engine's tables.
+---@param engine nnscaler.ProgramEngine
+---@param take? fun(name: string, leaf: nnscaler.Tensor): nnscaler.Tensor|nil gives the tensor of a
+---  leaf, or nil when it is not this rank's; the leaf itself is used unless told
+function M.add(engine, take)
+  local model = engine.model
+  engine.tensors, engine.gradients, engine.contents = {}, {}, {}
+  engine.parameters, engine.buffers, engine.places = {}, {}, {}
+  take = take or the_leaf
+  for _, entry in ipairs(model:named_parameters()) do
+    local data = take(entry.name, entry.param)
+    if data then
+      local i = #engine.parameters + 1
+      engine.parameters[i] = {
+        name = entry.name, data = data, requires_grad = entry.param.requires_grad,
+      }
+      local parent, key = store.place(engine.tensors, entry.name)
+      parent[key] = data
+      local gradients = store.place(engine.gradients, entry.name)
+      engine.places[i] = { table = gradients, key = key }
+      engine.places[entry.name] = engine.places[i]
+    end
+  end
+  for _, entry in ipairs(model:named_buffers()) do
+    local data = take(entry.name, entry.buffer)
+    if data then
+      local parent, key = store.place(engine.tensors, entry.name)
+      parent[key] = data
+      engine.buffers[#engine.buffers + 1] = {
+        name = entry.name, data = data, persistent = entry.persistent ~= false,
+        table = parent, key = key, contents = store.place(engine.contents, entry.name),
+      }
+    end
+  end
+  engine.buffer_contents = buffers.new(engine.buffers)
+end
+
+-- Draws a part of a weight as the whole would be drawn.
+local function draw(engine, parameter, start, shape)
+  local data = parameter:draw_part(engine.job.seed or 0, start, shape, engine.job.device)
+  if parameter.requires_grad then data:requires_grad_(true) end
+  return data
+end
+
+--- Fills the engine's tables with this rank's parts, as `engine.take` makes them or drawn, and
+--- makes ready for sums of their gradients.
+---@param engine nnscaler.ProgramEngine
+function M.add_parts(engine)
+  local shared, take = engine.sharing, engine.take or draw
+  local parts = shared and shared.parts
+  M.add(engine, function(name, parameter)
+    local part = parts and parts[name]
+    if parts and not part then return nil end -- of another stage
+    local shape = part and part.shape or parameter.shape
+    local start = part and part.start
+    if not start then
+      start = {}
+      for d = 1, #shape do start[d] = 0 end
+    end
+    return take(engine, parameter, start, shape)
+  end)
+  if not shared then return end
+  engine.reducer = reducer.new {
+    buckets = engine.buckets, shares = engine.shares, places = engine.places,
+    -- In lockstep a unit's last backward may be an idle one, which completes no gradient.
+    device = engine.job.device, overlap = shared.stages.count == 1 and not shared.lockstep,
+  }
+  if shared.units > 1 then
+    local decays = {}
+    for _, leaf in ipairs(engine.first:buffers()) do decays[leaf.name] = leaf.decay end
+    engine.buffer_contents:share(decays, shared.across)
+  end
+end
+
+return M

@@ -1,0 +1,97 @@
+--- States, hooks and rules of parallel modules on rank threads.
+local base = require 'nnscaler._C.base'
+local comm = require 'nnscaler._C.comm'
+
+local function run(ranks, case)
+  local results = comm.run_local(ranks, 'tests.equivalence.library.ranks', base.json_encode(case))
+  for r, text in ipairs(results) do results[r] = base.json_decode(text) end
+  return results
+end
+
+local function near(a, b) assert.is_true(math.abs(a - b) <= 1e-10 * math.abs(b), a .. ' ' .. b) end
+
+local function has(text, part) assert.is_truthy(text:find(part, 1, true), text) end
+
+describe('the state of parallel modules', function()
+  for _, case in ipairs {
+    { 2, 2, 1 }, { 2, 1, 2 }, { 4, 2, 4 },
+  } do
+    it(('merges from %d ranks, plan %d, into plan %d'):format(unpack(case)), function()
+      for _, got in ipairs(run(case[1], { run = 'merge', plan = case[2], other = case[3] })) do
+        near(got.parallel, got.plain)
+        near(got.two.norm, got.one.norm)
+        near(got.two.sum, got.one.sum)
+        assert.are.equal(0, got.full)
+        assert.is_true(got.gathered)
+        has(got.differs, "'first.weight' differs between ranks 0 and 1")
+        if case[2] > 1 then has(got.missing, 'merge the states of all ranks') end
+      end
+    end)
+  end
+
+  it('is saved without copies and loaded back', function()
+    local results = run(4, { run = 'dedup', plan = 2 })
+    for r, got in ipairs(results) do
+      near(got.two.norm, got.one.norm)
+      near(got.two.sum, got.one.sum)
+      assert.are.equal(2, got.whole)
+      if r > 2 then assert.are.equal(0, got.names) end
+    end
+    assert.is_true(results[1].names > results[2].names)
+  end)
+
+  it('goes from ranks with values to those without', function()
+    for r, got in ipairs(run(4, { run = 'broadcast', plan = 2 })) do
+      assert.is_true(got.distance <= 1e-12)
+      if r > 2 then
+        has(got.before, "of Whole has no values yet")
+      end
+    end
+  end)
+
+  it('is sent with the programs under broadcast_strategy = all', function()
+    local results = run(2, { run = 'all' })
+    assert.are.equal('number', type(results[1].all))
+    assert.are.equal(results[1].all, results[2].all)
+    for _, strategy in ipairs { 'no_weights', 'code' } do
+      assert.are.equal(results[1].all, results[1][strategy])
+      has(results[2][strategy], 'of Whole has no values yet')
+    end
+  end)
+end)
+
+describe('gradients over ranks', function()
+  it('are not read before their sum, and pass hooks', function()
+    for _, got in ipairs(run(2, { run = 'hooks' })) do
+      has(got.inside, "[tensor.grad] the gradient of 'a.up.weight' is read before it is summed")
+      has(got.outside, "[tensor.grad] the gradient of 'first.weight' is read before it is summed")
+      near(got.inside_ratio, 4)
+      near(got.outside_ratio, 4)
+      assert.are.equal(2, got.names['up.weight'])
+      assert.are.equal(2, got.names['last.bias'])
+    end
+  end)
+
+  for _, plan in ipairs { { 2, 'dp', 1 }, { 2, 'tp', 2 }, { 2, 'pp', 2 } } do
+    it('leave out dummies, take scale_fn: ' .. plan[2], function()
+      for _, got in ipairs(run(plan[1], { run = 'dummies', policy = plan[2], plan = plan[3] })) do
+        near(got.all, got.want_all)
+        near(got.scaled, 1024 * got.want_all)
+        near(got.first, got.want_first)
+        assert.are.equal(0, got.none)
+        assert.are.equal('2 0 float64', got.outputs)
+        assert.are.equal(2, got.inferred)
+        if plan[2] == 'pp' then has(got.count, '1 samples; the schedule of the plan has 2') end
+      end
+    end)
+  end
+
+  it('come from one plan size and one stage', function()
+    for _, got in ipairs(run(2, { run = 'rules' })) do
+      has(got.stages, '[lower.stages] the plan of Net has 2 stages; expected one')
+      has(got.sample, 'rank 1 has another micro-batch 0 than rank 0')
+      has(got.samples, 'rank 1 has another micro-batch 0 than rank 0')
+      has(got.sizes, "'b' has plan_ngpus = 2, runtime_ngpus = 2; expected 1 and 2, as 'a' has")
+    end
+  end)
+end)

@@ -1,0 +1,91 @@
+// Modules inside hand-written models: seeds of results and gradients of inputs in the program.
+#include <catch2/catch.hpp>
+
+#include "base/error.h"
+#include "codegen/lua.h"
+#include "lower/lower.h"
+
+using namespace nns;
+
+namespace {
+
+// y = relu(x · w), twice returned, beside its largest places and the parameter itself.
+graph::Graph two_results() {
+  graph::Graph g;
+  g.name = "Two";
+  g.values = {{0, {{2, 3}, DType::f64}, graph::Role::input, true, "x", -1, {}},
+              {1, {{3, 4}, DType::f64}, graph::Role::parameter, true, "w", -1, {}},
+              {2, {{2, 4}, DType::f64}, graph::Role::activation, true, "", 0, {}},
+              {3, {{2, 4}, DType::f64}, graph::Role::activation, true, "", 1, {}},
+              {4, {{2}, DType::i64}, graph::Role::activation, false, "", 2, {}}};
+  g.inputs = {0};
+  g.parameters = {1};
+  const auto node = [&](const char* op, std::vector<graph::NamedArg> args, int out) {
+    graph::Node n;
+    n.id = static_cast<int>(g.nodes.size());
+    n.op = op;
+    n.args = std::move(args);
+    n.outputs = {out};
+    g.nodes.push_back(std::move(n));
+  };
+  node("aten::mm", {{"self", graph::ValueRef{0}}, {"mat2", graph::ValueRef{1}}}, 2);
+  node("aten::relu", {{"self", graph::ValueRef{2}}}, 3);
+  node("aten::argmax", {{"self", graph::ValueRef{3}}, {"dim", int64_t{1}}, {"keepdim", false}}, 4);
+  using Fields = std::vector<std::pair<std::string, graph::Nest>>;
+  g.outputs = {{graph::ValueRef{3}},
+               {Fields{{"again", {graph::ValueRef{3}}},
+                       {"top", {graph::ValueRef{4}}},
+                       {"w", {graph::ValueRef{1}}}}}};
+  return g;
+}
+
+lower::Options embedded() {
+  lower::Options options;
+  options.embedded = true;
+  return options;
+}
+
+}  // namespace
+
+TEST_CASE("an embedded program takes a seed for every differentiable result") {
+  const lower::Program p = lower::lower(two_results(), embedded()).program;
+  std::vector<std::string> names;
+  for (const auto& [name, slot] : p.seeds) names.push_back(name);
+  CHECK(names == std::vector<std::string>{"1", "2.again", "2.w"});
+  REQUIRE(p.segments.size() == 2);
+  CHECK(p.segments[1].inputs.size() == 3);
+  REQUIRE(p.input_gradients.size() == 1);
+  CHECK(p.input_gradients[0].first == "x");
+  CHECK(p.segments[1].outputs == std::vector<int>{p.input_gradients[0].second});
+  CHECK(p.slot(p.input_gradients[0].second).type == TensorType{{2, 3}, DType::f64});
+  int sums = 0;  // the product's and that of the parameter as a result
+  for (const auto& instr : p.segments[1].instrs)
+    sums += instr.kind == lower::InstrKind::accumulate ? 1 : 0;
+  CHECK(sums == 2);
+  const std::string text = codegen::to_lua(p);
+  CHECK(text.find("seed[1]") != std::string::npos);
+  CHECK(text.find("return { ['x'] = ") != std::string::npos);
+}
+
+TEST_CASE("inputs that want no gradient get none") {
+  graph::Graph g = two_results();
+  g.values[0].requires_grad = false;
+  const lower::Program p = lower::lower(g, embedded()).program;
+  CHECK(p.input_gradients.empty());
+  CHECK(p.segments[1].outputs.empty());
+}
+
+TEST_CASE("a module inside a hand-written model is no pipeline") {
+  const graph::Graph g = two_results();
+  auto plan = std::make_shared<plan::Plan>();
+  plan->plan_ngpus = plan->runtime_ngpus = 2;
+  plan->stages = 2;
+  plan->stage_devices = {{0}, {1}};
+  plan->structure = graph::structure_hash(g);
+  for (const auto& n : g.nodes)
+    plan->ops.push_back({{n.module, n.op, n.ordinal}, {}, {n.id == 0 ? 0 : 1}, n.id == 0 ? 0 : 1});
+  lower::Options options = embedded();
+  options.plan = plan;
+  CHECK_THROWS_WITH(lower::lower(g, options),
+                    Catch::Contains("[lower.stages] the plan of Two has 2"));
+}
