@@ -114,7 +114,9 @@ std::string FileWriter::write_segment(const Segment& segment) {
       continue;
     }
     if (!read_here(segment, in) && !top_field_.contains(in)) continue;
-    w.raw(fmt::format("local {} = input{}", w.declare(in), index_by(name)));
+    const std::string index = index_by(name);  // inputs have names, also those named by position
+    w.raw(fmt::format("local {} = input{}", w.declare(in),
+                      index.front() == '.' ? index : fmt::format("[{}]", quoted(name))));
     store_top(segment, in, w);
   }
   for (int slot : segment.saved_in)

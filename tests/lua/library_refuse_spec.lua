@@ -1,8 +1,11 @@
 --- Every limitation of parallel modules that docs/library.md lists, each with its error.
+local base = require 'nnscaler._C.base'
+local comm = require 'nnscaler._C.comm'
 local T = require 'nnscaler.tensor'
 local nn = require 'nnscaler.nn'
 local nnscaler = require 'nnscaler'
 local runs = require 'tests.lua.support.runs'
+local sorted = require 'nnscaler.sorted'
 
 local Net = nn.class 'Net'
 function Net:init() self.fc = nn.Linear(3, 3) end
@@ -49,6 +52,22 @@ local cases = {
       function Outer:forward(v) return self.a(v) end
       nnscaler.parallelize(Outer(), { v = x() }, 'dp', {}, options)
     end },
+  { 'a parallel module in a model that is traced', '[library.nested] Net is parallel already',
+    function()
+      local Outer = nn.class 'Outer'
+      function Outer:init() self.a = ready() end
+      function Outer:forward(v) return self.a(v):mean() end
+      require('nnscaler.trace').trace(Outer(), { x() })
+    end },
+  { 'a class of a parallel class', "[nn.class] the parent of 'More' is no class",
+    function() nn.class('More', nnscaler.parallelize(Net, { x() }, 'dp', {}, options)) end },
+  { 'a method of a parallel class', "[library.class] 'forward' set in the parallel class of Net",
+    function()
+      local Class = nnscaler.parallelize(Net, { x() }, 'dp', {}, options)
+      function Class:forward() end
+    end },
+  { 'rank threads without a script', '[library.init] ranks = 2 outside of a script',
+    function() nnscaler.init { ranks = 2 } end },
   -- options
   { 'an unknown key of compute_config', "compute_config has the key 'plan_ngpu'; expected",
     function() make { plan_ngpu = 1 } end },
@@ -183,11 +202,28 @@ local cases = {
     function() nnscaler.load_merged_state_dict(ready(), { ['fc.weight'] = T.ones { 2, 2 } }) end },
 }
 
+-- What several ranks get wrong: errors of tests/equivalence/library/ranks.lua.
+local rules = {
+  stages = '[lower.stages] the plan of Net has 2 stages; expected one',
+  sizes = "'b' has plan_ngpus = 2, runtime_ngpus = 2; expected 1 and 2, as 'a' has",
+  sample = 'rank 1 has another micro-batch 0 than rank 0',
+  samples = 'rank 1 has another micro-batch 0 than rank 0',
+  trained = '[library.train_step] 1 samples; the schedule of the plan has 2 micro-batches',
+  inferred = '[library.infer_step] 1 samples; the schedule of the plan has 2 micro-batches',
+  grad = "[tensor.grad] the gradient of 'fc.weight' is read before it is summed over the ranks",
+  missing = 'elements in these states',
+  another = 'lies in another way than when the state of rank',
+  lockstep = 'the ranks of group 0,1 disagree',
+}
+
+local said = {} -- all messages
+
 describe('of a parallel module', function()
   for _, case in ipairs(cases) do
     it(case[1] .. ' is refused', function()
-      local said = runs.message(case[3])
-      assert.is_truthy(said:find(case[2], 1, true), said)
+      local message = runs.message(case[3])
+      said[#said + 1] = message
+      assert.is_truthy(message:find(case[2], 1, true), message)
     end)
   end
 
@@ -203,8 +239,35 @@ describe('of a parallel module', function()
     end
     write(4)
     write(4)
-    assert.is_truthy(runs.message(write, 5):find('[codegen.match]', 1, true))
+    said[#said + 1] = runs.message(write, 5)
+    assert.is_truthy(said[#said]:find('[codegen.match]', 1, true))
     write(5, 'moo')
     write(4, 'override')
+  end)
+
+  it('what several ranks get wrong is refused', function()
+    local function run(name)
+      return base.json_decode(comm.run_local(2, 'tests.equivalence.library.ranks',
+        base.json_encode { run = name })[1])
+    end
+    local got = run 'rules'
+    got.lockstep = run('lockstep').said
+    for name, part in sorted.sorted_pairs(rules) do
+      said[#said + 1] = got[name]
+      assert.is_truthy(got[name]:find(part, 1, true), got[name])
+    end
+  end)
+
+  it('docs/library.md lists errors as they are', function()
+    local rows = base.file_read('docs/library.md'):match '\n## Limitations\n(.*)$'
+    local count = 0
+    for text in rows:gmatch '\n| [^|\n]+ | `([^\n]+)` |' do
+      count = count + 1
+      local pattern = text:gsub('%p', '%%%0'):gsub('…', '.*')
+      local found = false
+      for _, message in ipairs(said) do found = found or message:find(pattern) ~= nil end
+      assert.is_true(found, 'no test raises ' .. text)
+    end
+    assert.is_true(count > 30)
   end)
 end)

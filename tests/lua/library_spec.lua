@@ -224,6 +224,28 @@ describe('a parallel module', function()
     assert.are.equal('gencode3.lua', files[8])
   end)
 
+  it('takes arguments by name, by position and with holes', function()
+    local Sum = nn.class 'Sum'
+    function Sum:forward(x, scale, y) return (scale and x * scale or x) + (y or 0) end
+    local Rest = nn.class 'Rest'
+    function Rest:forward(...)
+      local x, scale, y = ...
+      return (scale and x * scale or x) + (y or 0)
+    end
+    local Named = nn.class 'Named'
+    Named.forward, Named.forward_arg_names = Rest.forward, { 'x', 'scale', 'y' }
+    local one = T.ones { 2 }
+    for _, case in ipairs {
+      { Sum, { x = one, y = one } }, { Sum, { n = 3, one, nil, one } },
+      { Rest, { n = 3, one, nil, one } }, { Named, { y = one, x = one } },
+    } do
+      local made = parallel(case[1](), case[2])
+      assert.are.same({ 2, 2 }, made(one, nil, one):tolist())
+      assert.are.same({ 3, 3 }, made(one, 3):tolist())
+      assert.are.same({ 5, 5 }, made(one, one * 4, one):tolist())
+    end
+  end)
+
   it('reuses its traced graph under reuse = graph', function()
     local folder = runs.folder()
     finally(function() runs.remove(folder) end)

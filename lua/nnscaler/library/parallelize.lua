@@ -194,6 +194,10 @@ return function(what, dummy_args, policy, compute_config, opts)
     return made
   end
   return setmetatable({ class_name = 'Parallel' .. module.class_name }, {
+    __newindex = function(_, key)
+      fail('usage', 'library.class', ("'%s' set in the parallel class of %s, whose programs are "
+        .. 'made'):format(tostring(key), module.class_name), 'set it in the class before')
+    end,
     __call = function(_, options)
       local drawn = draws
       if options and options.init_params ~= nil then drawn = options.init_params end

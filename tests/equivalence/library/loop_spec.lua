@@ -3,7 +3,7 @@
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 
--- name, policy, plan_ngpus, ranks, micro-batches, pas_config; end2end: only for that model
+-- name, policy, plan_ngpus, ranks, micro-batches, pas_config; only: for one model
 local plans = {
   { 'one rank', 'dp', 1, 1, 2 },
   { 'dp 2', 'dp', 1, 2, 4 },
@@ -13,18 +13,19 @@ local plans = {
   { 'tp 4', 'tp', 4, 4, 2, { seed = 2 } },
   { 'data 2', 'data', 2, 2, 2 },
   { 'tp 2 x dp 2', 'tp', 2, 4, 4, { seed = 4 } },
+  { 'turns made again', 'tests/equivalence/library/turns.lua', 2, 4, 4, only = 'parts' },
   { 'fsdp 2', 'fsdp', 1, 2, 4 },
   { 'fsdp 4', 'fsdp', 1, 4, 4 },
-  { 'pp 2', 'pp', 2, 2, 2, { pipeline_nmicros = 2 }, end2end = true },
-  { 'pp 2 x dp 2', 'pp', 2, 4, 4, { pipeline_nmicros = 2 }, end2end = true },
+  { 'pp 2', 'pp', 2, 2, 2, { pipeline_nmicros = 2 }, only = 'end2end' },
+  { 'pp 2 x dp 2', 'pp', 2, 4, 4, { pipeline_nmicros = 2 }, only = 'end2end' },
   { 'hybrid 2 x 2', 'hybrid', 4, 4, 2, { pipeline_nstages = 2, pipeline_nmicros = 2 },
-    end2end = true },
+    only = 'end2end' },
 }
 
 describe('a hand-written loop,', function()
   for _, model in ipairs { 'whole', 'parts', 'statistics', 'end2end' } do
     for i, plan in ipairs(plans) do
-      if not plan.end2end or model == 'end2end' then
+      if not plan.only or plan.only == model then
         it(('%s, %s'):format(model, plan[1]), function()
           local results = comm.run_local(plan[4], 'tests.equivalence.library.rank',
             base.json_encode {

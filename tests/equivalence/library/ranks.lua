@@ -255,27 +255,113 @@ function M.dummies(case)
   return out
 end
 
+--- Only inference, from files: of a module called in a model, and of one that takes samples.
+function M.inference(case)
+  local sample, out = models.whole.sample(T.generator(4)), {}
+  local args = { ids = sample.ids, x = sample.x }
+  local function made(model, dummy, end2end)
+    local c = config(case.plan)
+    c.inference_only, c.use_end2end = true, end2end
+    return nnscaler.parallelize(model.plain():materialize(3), dummy, case.policy, c,
+      { gen_savedir = case.folder, reuse = 'moo' })
+  end
+  out.distance = T.no_grad(function()
+    local want = models.whole.plain():materialize(3):eval()(args)
+    local got = made(models.whole, { batch = args })(args)
+    return (want - got):abs():max():item()
+  end)
+  local data = models.end2end.sample(T.generator(5))
+  local plain = models.end2end.plain():materialize(3):eval()
+  local ended = made(models.end2end, { data = data }, true)
+  local losses = ended:infer_step { data, data }
+  out.losses = { losses[1][1]:item(), losses[2][1]:item() }
+  out.loss = T.no_grad(function() return models.end2end.loss(plain, data):item() end)
+  out.train = message(function() ended:train():train_step { data } end)
+  return out
+end
+
+--- Units meet new shapes at different times.
+function M.shapes()
+  local plain, model = models.parts.plain():materialize(3), models.parts.parallel('dp', config(1))
+  model:materialize(3)
+  local optimizer = nnscaler.build_optimizer(model, 'sgd', { lr = 0.1 })
+  local function first_rows(sample, n)
+    return { x = sample.x:narrow(0, 0, n), y = sample.y:narrow(0, 0, n) }
+  end
+  local out = { worst = 0 }
+  for step, rows in ipairs { { 4, 4 }, { 3, 4 }, { 4, 3 }, { 2, 3 } } do
+    local sample = models.parts.sample(T.generator(step))
+    optimizer:zero_grad()
+    for _, p in ipairs(plain:parameters()) do p.grad = nil end
+    local mine = first_rows(sample, rows[comm.current():rank() + 1])
+    models.parts.loss(model, mine):backward()
+    optimizer:sync_shard_grad()
+    for unit, n in ipairs(rows) do
+      nnscaler.set_random { micro = unit - 1 }
+      models.parts.loss(plain, first_rows(sample, n)):backward()
+    end
+    optimizer:set_random()
+    for i, entry in ipairs(plain:named_parameters()) do
+      local want, got = entry.param.grad, model:named_parameters()[i].param.grad
+      if want then
+        out.worst = math.max(out.worst, (want - got):norm():item() / want:norm():item())
+      end
+    end
+  end
+  return out
+end
+
+--- A unit that calls a module whose weights rest in shards less often than another.
+function M.lockstep()
+  local model = models.parts.parallel('fsdp', config(1)):materialize(3)
+  local sample = models.parts.sample(T.generator(1))
+  return { said = message(function()
+    for _ = 0, comm.current():rank() do models.parts.loss(model, sample):backward() end
+    nnscaler.build_optimizer(model, 'sgd', { lr = 0.1 }):step()
+  end) }
+end
+
 --- What only several ranks can get wrong.
 function M.rules()
   local out, Net = {}, nn.class 'Net'
   function Net:init() self.fc = nn.Linear(4, 4) end
   function Net:forward(x) return F.relu(self.fc(x)) end
   local x, opts = T.ones { 4, 4 }, { gen_savedir = '' }
-  out.stages = message(nnscaler.parallelize, Net(), { x }, 'pp', { plan_ngpus = 2 }, opts)
+  local function parallel(policy, plan)
+    return nnscaler.parallelize(Net(), { x }, policy, { plan_ngpus = plan }, opts)
+  end
+  out.stages = message(parallel, 'pp', 2)
   local Two = nn.class 'Two'
   function Two:init()
-    self.a = nnscaler.parallelize(Net(), { x }, 'dp', { plan_ngpus = 1 }, opts)
-    self.b = nnscaler.parallelize(Net(), { x }, 'tp', { plan_ngpus = 2 }, opts)
+    self.a = parallel('dp', 1)
+    self.b = parallel('tp', 2)
   end
-  local tp = nnscaler.parallelize(Net(), { x }, 'tp', { plan_ngpus = 2 }, opts):materialize(1)
+  out.sizes = message(nnscaler.build_optimizer, Two():materialize(1), 'sgd', {})
+  local tp = parallel('tp', 2):materialize(1)
   out.sample = message(tp, x * (comm.current():rank() + 1))
   local End = nn.class 'End'
-  function End:init() self.fc = nn.Linear(4, 4) end
-  function End:forward(data) return self.fc(data.x):pow(2):mean() end
-  local ended = nnscaler.parallelize(End(), { data = { x = x } }, 'tp',
-    { plan_ngpus = 2, use_end2end = true }, opts):materialize(1)
-  out.samples = message(ended.train_step, ended, { { x = x * (comm.current():rank() + 1) } })
-  out.sizes = message(nnscaler.build_optimizer, Two():materialize(1), 'sgd', {})
+  function End:init() self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4) end
+  function End:forward(data) return self.b(self.a(data.x)):pow(2):mean() end
+  local function ended(policy, pas_config)
+    return nnscaler.parallelize(End(), { data = { x = x } }, policy,
+      { plan_ngpus = 2, use_end2end = true, pas_config = pas_config }, opts):materialize(1)
+  end
+  out.samples = message(function()
+    ended('tp'):train_step { { x = x * (comm.current():rank() + 1) } }
+  end)
+  local pp = ended('pp', { pipeline_nmicros = 2 })
+  out.trained = message(function() pp:train_step { { x = x } } end)
+  out.inferred = message(function() pp:eval():infer_step { { x = x } } end)
+  out.grad = message(function()
+    local dp = parallel('dp', 1):materialize(1)
+    dp(x):sum():backward()
+    return dp.fc.weight.grad
+  end)
+  out.missing = message(nnscaler.merge_state_dicts, { nnscaler.state_dict(tp) })
+  out.another = message(function()
+    nnscaler.load_deduped_state_dict(tp, nnscaler.deduped_state_dict(parallel('dp', 1)
+      :materialize(1)))
+  end)
   return out
 end
 

@@ -1,6 +1,7 @@
---- States, hooks and rules of parallel modules on rank threads.
+--- States, hooks, dummies, shapes and inference of parallel modules on rank threads.
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
+local runs = require 'tests.lua.support.runs'
 
 local function run(ranks, case)
   local results = comm.run_local(ranks, 'tests.equivalence.library.ranks', base.json_encode(case))
@@ -86,12 +87,30 @@ describe('gradients over ranks', function()
     end)
   end
 
-  it('come from one plan size and one stage', function()
-    for _, got in ipairs(run(2, { run = 'rules' })) do
-      has(got.stages, '[lower.stages] the plan of Net has 2 stages; expected one')
-      has(got.sample, 'rank 1 has another micro-batch 0 than rank 0')
-      has(got.samples, 'rank 1 has another micro-batch 0 than rank 0')
-      has(got.sizes, "'b' has plan_ngpus = 2, runtime_ngpus = 2; expected 1 and 2, as 'a' has")
+  it('are right where units meet new shapes at different times', function()
+    for _, got in ipairs(run(2, { run = 'shapes' })) do assert.is_true(got.worst <= 1e-12) end
+  end)
+
+  it('ask units to keep step where weights rest in shards', function()
+    for _, got in ipairs(run(2, { run = 'lockstep' })) do
+      has(got.said, 'the ranks of group 0,1 disagree')
+      has(got.said, 'rank 1 calls all_gather')
     end
   end)
+end)
+
+describe('inference', function()
+  for _, case in ipairs { { 2, 'tp', 2 }, { 4, 'tp', 2 }, { 2, 'fsdp', 1 } } do
+    it(('needs no backward: %d ranks, %s'):format(case[1], case[2]), function()
+      local folder = runs.folder()
+      finally(function() runs.remove(folder) end)
+      for _, got in ipairs(run(case[1], { run = 'inference', policy = case[2], plan = case[3],
+        folder = folder })) do
+        assert.is_true(got.distance <= 1e-12)
+        near(got.losses[1], got.loss)
+        near(got.losses[2], got.loss)
+        has(got.train, '[library.inference_only] End2End was made with')
+      end
+    end)
+  end
 end)
