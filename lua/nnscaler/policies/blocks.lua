@@ -17,13 +17,27 @@ local function starts(nodes)
   return list
 end
 
--- The start nearest to `wanted` behind `after`; any operator where the model has no blocks.
-local function nearest(list, wanted, after)
-  local best = nil
-  for _, i in ipairs(list) do
-    if i > after and (not best or math.abs(i - wanted) < math.abs(best - wanted)) then best = i end
+--- First operators of all stages but the first: about equally many operators a stage, each stage
+--- from the beginning of a block where one lies within half a stage of the even cut. There one
+--- tensor crosses; inside a block it would be several.
+---@param nodes table[] in the order of the graph, at least as many as stages
+---@param stages integer
+---@return table[]
+function M.cuts(nodes, stages)
+  local places, each, cuts, at = starts(nodes), #nodes / stages, {}, 1
+  for s = 1, stages - 1 do
+    local even = math.floor(s * each) + 1
+    local best = math.max(even, at + 1)
+    local distance = each / 2
+    for _, i in ipairs(places) do
+      -- As many operators must stay as there are stages to come.
+      if i > at and i <= #nodes - (stages - 1 - s) and math.abs(i - even) < distance then
+        best, distance = i, math.abs(i - even)
+      end
+    end
+    cuts[s], at = nodes[best], best
   end
-  return best or math.max(wanted, after + 1)
+  return cuts
 end
 
 --- Makes stages of about equally many operators; each gets as many devices, in order.
@@ -45,16 +59,12 @@ function M.stages(graph, cfg, area)
     fail('plan', area, ('%d operators do not fill %d stages'):format(#nodes, stages),
       'use fewer stages')
   end
-  local first, devices, places, at = {}, {}, starts(nodes), 1
+  local devices = {}
   for s = 0, stages - 1 do
-    if s > 0 then
-      at = nearest(places, math.floor(s * #nodes / stages) + 1, at)
-      first[s] = nodes[at]
-    end
     devices[s + 1] = {}
     for i = 0, each - 1 do devices[s + 1][i + 1] = s * each + i end
   end
-  graph:stage(first, devices)
+  graph:stage(M.cuts(nodes, stages), devices)
   graph:schedule(config.pipeline_scheduler or '1f1b',
     config.pipeline_nmicros or cfg.micro_batches or stages)
   return each

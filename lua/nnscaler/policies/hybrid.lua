@@ -1,6 +1,8 @@
---- hybrid: an even split of the operators over `pas_config.pipeline_nstages` pipeline ranks
---- (default 2), each with `pipeline_chunks` stages where the schedule wants several (default 2);
---- the other devices of the plan cut tensors inside a stage along dimension 0 of operand 0.
+--- hybrid: an even split of the operators, at the beginnings of blocks, over
+--- `pas_config.pipeline_nstages` pipeline ranks (default 2), each with `pipeline_chunks` stages where
+--- the schedule wants several (default 2); the other devices of the plan cut tensors inside a stage
+--- along dimension 0 of operand 0.
+local blocks = require 'nnscaler.policies.blocks'
 local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 
@@ -37,9 +39,7 @@ return function(graph, cfg)
       'leave it out, or set grad_accumulation_steps or global_batch_size to match')
   end
   local each = cfg.plan_ngpus / ranks
-  local first = {}
-  for s = 1, stages - 1 do first[s] = nodes[math.floor(s * #nodes / stages) + 1] end
-  graph:stage(first, stage_devices(places, each))
+  graph:stage(blocks.cuts(nodes, stages), stage_devices(places, each))
   graph:schedule(name, micro_batches, stages / ranks)
   if each > 1 then
     local where = { input = 0, dim = 0 }
