@@ -3,6 +3,8 @@
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
+#include <c10/util/Logging.h>
+
 #include <cstdlib>
 
 namespace nns::comm {
@@ -35,6 +37,7 @@ c10::intrusive_ptr<c10d::Store> join_store(const char* backend, const launch::La
          port);
   // What it logs of each attempt is C++ stacks; the error says what matters.
   setenv("TORCH_CPP_LOG_LEVEL", "FATAL", 0);
+  c10::initLogging();
   c10d::TCPStoreOptions options;
   options.port = static_cast<uint16_t>(number);
   // Under torchrun its agent serves there.

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/log.h"
 #include "comm/backend.h"
 #include "comm/nccl/mail.h"
 #include "comm/nccl/process_group.h"
@@ -147,8 +148,7 @@ class NcclGroup : public Group {
     c10d::AllreduceOptions options;
     options.reduceOp = operation_of(reduce);
     auto work = guarded_call("all_reduce", [&] { return nccl_->allreduce(one, options); });
-    const int64_t chunk = (tensor.numel() + size() - 1) / size();
-    count(2 * (size() - 1) * chunk * static_cast<int64_t>(tensor.element_size()));
+    count_reduced(tensor);
     return std::make_shared<WorkHandle>(std::move(work), one[0], tensor);
   }
 
