@@ -76,8 +76,8 @@ describe('several ranks refuse', function()
     assert.matches('[runtime.sample] step 8: rank 1 has another micro-batch 0 than rank 0: '
       .. 'x float32[1, 100] y int64[1] and not x float32[2, 100] y int64[2]', said, 1, true)
     said = changed(data:format(1, 's.x:add_(1e-3)'), 'pas_policy=tp micro_batch_size=2')
-    assert.matches('[runtime.sample] step 2: rank 1 has another micro-batch 0 than rank 0; expected '
-      .. 'one sample on all ranks of a scale unit', said, 1, true)
+    assert.matches('[runtime.sample] step 2: rank 1 has another micro-batch 0 than rank 0; '
+      .. 'expected one sample on all ranks of a scale unit', said, 1, true)
   end)
 
   it('back ends that do not exist, and list those that do', function()
