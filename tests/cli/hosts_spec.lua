@@ -81,8 +81,8 @@ local function by_hand(name, more)
   return on_both(function(i)
     local lines = { 'pids=' }
     for k = 0, 1 do
-      lines[#lines + 1] = ('RANK=%d WORLD_SIZE=4 LOCAL_RANK=%d LOCAL_WORLD_SIZE=2 MASTER_ADDR=host1 '
-        .. 'MASTER_PORT=%d %s & pids="$pids $!"'):format(2 * i - 2 + k, k, port,
+      lines[#lines + 1] = ('RANK=%d WORLD_SIZE=4 LOCAL_RANK=%d LOCAL_WORLD_SIZE=2 '
+        .. 'MASTER_ADDR=host1 MASTER_PORT=%d %s & pids="$pids $!"'):format(2 * i - 2 + k, k, port,
         command(name, more))
     end
     lines[#lines + 1] = 'worst=0; for p in $pids; do wait $p; rc=$?; '

@@ -1,5 +1,5 @@
---- The checkpoint that several ranks go on from. Where each finds the same one, each reads it; else,
---- as hosts do not share a disk, rank 0 reads and gives to all.
+--- The checkpoint that several ranks go on from. Where each finds the same one, each reads it;
+--- else, as hosts do not share a disk, rank 0 reads and gives to all.
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
 local groups = require 'nnscaler.runtime.comm'
