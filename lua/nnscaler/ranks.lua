@@ -62,15 +62,40 @@ local function watch(found, options)
   launch.limit_calls(options.timeout_s or 600)
 end
 
+--- The device of one of several ranks: of a host's GPUs, the one of its local rank.
+---@param device string of the job, a GPU; 'cuda:1' names one and is not touched
+---@param found { launcher: string, local_rank: integer, local_size: integer } where the rank is
+---@param gpus integer of this host; 0 when none can be used, which joining will tell
+---@return string
+function M.device(device, found, gpus)
+  if found.launcher == 'none' then
+    fail('usage', 'comm.devices', ('device is %s, but ranks that are threads share the memory of '
+      .. 'the host'):format(device), 'start processes: leave out comm.backend=local')
+  end
+  if device ~= 'cuda' then return device end
+  if gpus > 0 and found.local_size > gpus then
+    fail('usage', 'comm.devices', ('%d ranks on this host, but it shows %d GPU(s); expected one a '
+      .. 'rank'):format(found.local_size, gpus), 'start fewer ranks a host; where each rank is '
+      .. 'shown a GPU of its own (CUDA_VISIBLE_DEVICES), device=cuda:0')
+  end
+  return 'cuda:' .. found.local_rank
+end
+
 --- Joins the ranks that a launcher started; alone or joined already it does nothing.
 ---@param job nnscaler.Job
 function M.join(job)
   local found = place()
+  local device = job.device or 'cpu'
+  if found.size > 1 and device:match '^cuda' then
+    local door = require 'nnscaler._C.tensor'
+    device = M.device(device, found, door.cuda_count())
+    if door.has_cuda() then door.set_cuda_device(tonumber(device:match '%d+')) end
+  end
   if found.launcher == 'none' or current() then return end
   local options = job.comm or {}
   local limit = options.timeout_s or 600
   require('nnscaler._C.comm').connect {
-    backend = options.backend, join_timeout_s = options.join_timeout_s,
+    backend = options.backend, join_timeout_s = options.join_timeout_s, device = device,
     -- The watch speaks first: it says who waits for what.
     timeout_s = options.heartbeat_s ~= 0 and limit + 30 or limit,
   }

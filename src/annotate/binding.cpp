@@ -189,7 +189,6 @@ int64_t Binding::length(const std::string& identifier) const {
   return lengths_.at(identifier);
 }
 
-// Whether every dim that holds the identifier holds nothing else longer than 1.
 bool Binding::stands_alone(const std::string& identifier) const {
   for (const auto* side : {&inputs_, &outputs_})
     for (const ShapeNote& note : *side)

@@ -99,6 +99,8 @@ class Binding {
   // one (each tensor dim that the split cuts must be the identifier alone); the reason in words if
   // not.
   std::optional<std::string> refusal(int input, int dim, int64_t parts, bool uneven = false) const;
+  // Whether every dim that holds the identifier holds nothing else longer than 1.
+  bool stands_alone(const std::string& identifier) const;
   // What the split does to every tensor; throws a plan Error with the refusal.
   Split split(int input, int dim, int64_t parts, bool uneven = false) const;
   // Every (input, dim) that can be split at all.
@@ -113,7 +115,6 @@ class Binding {
   std::map<std::string, Mark> marks_;
   std::map<std::string, TransformRule> rules_;  // by the identifier made up for each
   const Identifier* leading(const Dim& dim) const;
-  bool stands_alone(const std::string& identifier) const;
 };
 
 // Shapes of the outputs that an annotation gives for those of the inputs; nothing where it does not

@@ -36,14 +36,19 @@ int new_builder(lua_State* L) {  // (graph, plan_ngpus, runtime_ngpus)
       L, kBuilderType, std::make_shared<Builder>(std::move(graph), small(L, 2), small(L, 3)));
   return 1;
 }
-int partition(lua_State* L) {  // (builder, node, input, dim, parts [, uneven])
+std::vector<int64_t> sizes_at(lua_State* L, int index) {
+  return lua_istable(L, index) ? script::check_ints(L, index) : std::vector<int64_t>{};
+}
+int partition(lua_State* L) {  // (builder, node, input, dim, parts [, uneven [, sizes]])
   builder_at(L).partition(small(L, 2), small(L, 3), small(L, 4), small(L, 5),
-                          lua_toboolean(L, 6) != 0);
+                          lua_toboolean(L, 6) != 0, sizes_at(L, 7));
   return 0;
 }
-int refusal(lua_State* L) {  // (builder, node, input, dim, parts [, uneven [, in_turns]]) → text?
-  const auto why = builder_at(L).refusal(small(L, 2), small(L, 3), small(L, 4), small(L, 5),
-                                         lua_toboolean(L, 6) != 0, lua_toboolean(L, 7) != 0);
+// (builder, node, input, dim, parts [, uneven [, in_turns [, sizes]]]) → text?
+int refusal(lua_State* L) {
+  const auto why =
+      builder_at(L).refusal(small(L, 2), small(L, 3), small(L, 4), small(L, 5),
+                            lua_toboolean(L, 6) != 0, lua_toboolean(L, 7) != 0, sizes_at(L, 8));
   if (!why) return 0;
   script::push_string(L, *why);
   return 1;

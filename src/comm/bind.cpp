@@ -209,12 +209,13 @@ int current(lua_State* L) {  // () → communicator of this rank, or nil before 
 
 CommunicatorPtr join(const std::string& backend, const Launch& me, const ConnectOptions& options) {
   if (backend == "mpi") return connect_mpi(me, options);
+  if (backend == "nccl") return connect_nccl(me, options);
   if (backend == "gloo") return connect_gloo(me, options);
   return join_local(make_local_world(1), 0);
 }
 
-// ([{ backend='auto', timeout_s=600, message_bytes=2^30 }]) → communicator, which becomes the
-// current one. A process joins once: a second call gives what the first gave.
+// ([{ backend='auto', device='cpu', timeout_s=600, message_bytes=2^30 }]) → communicator, which
+// becomes the current one. A process joins once: a second call gives what the first gave.
 int connect(lua_State* L) {
   if (lua_isnoneornil(L, 1)) {
     lua_settop(L, 0);
@@ -223,7 +224,9 @@ int connect(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   const std::string wanted = script::field_string(L, 1, "backend", "auto");
   const Launch me = launch::read_launch();
-  const std::string backend = choose_backend(wanted, me, launch::process_environment());
+  const c10::Device device(script::field_string(L, 1, "device", "cpu"));
+  const std::string backend =
+      choose_backend(wanted, me, launch::process_environment(), device.is_cuda());
   lua_getfield(L, LUA_REGISTRYINDEX, kCurrent);
   if (!lua_isnil(L, -1)) {
     const auto& known = script::check_object<CommunicatorPtr>(L, -1, kCommunicator);
@@ -236,6 +239,7 @@ int connect(lua_State* L) {
   options.timeout_s = script::field_number(L, 1, "timeout_s", options.timeout_s);
   options.join_timeout_s = script::field_number(L, 1, "join_timeout_s", options.timeout_s);
   options.message_bytes = script::field_int(L, 1, "message_bytes", options.message_bytes);
+  options.gpu = device.has_index() ? device.index() : 0;
   if (!(options.timeout_s > 0))
     fail(ErrorKind::usage, "[comm.connect] timeout_s is {}; expected a time above 0",
          options.timeout_s);
@@ -248,6 +252,22 @@ int connect(lua_State* L) {
   script::push_object<CommunicatorPtr>(L, kCommunicator, std::move(communicator));
   lua_pushvalue(L, -1);
   lua_setfield(L, LUA_REGISTRYINDEX, kCurrent);
+  return 1;
+}
+
+int backends(lua_State* L) {  // () → list of { name=, problem= }: why it cannot be used, or ''
+  const std::pair<const char*, std::string> all[] = {
+      {"local", ""}, {"gloo", gloo_problem()}, {"mpi", mpi_problem()}, {"nccl", nccl_problem()}};
+  lua_createtable(L, 4, 0);
+  int i = 0;
+  for (const auto& [name, problem] : all) {
+    lua_createtable(L, 0, 2);
+    script::push_string(L, name);
+    lua_setfield(L, -2, "name");
+    script::push_string(L, problem);
+    lua_setfield(L, -2, "problem");
+    lua_rawseti(L, -2, ++i);
+  }
   return 1;
 }
 
@@ -337,6 +357,7 @@ int open_module(lua_State* L) {
   lua_createtable(L, 0, 3);
   script::set_functions(L, {{"current", guarded<current>},
                             {"connect", guarded<connect>},
+                            {"backends", guarded<backends>},
                             {"run_local", guarded<run_local>}});
   return 1;
 }

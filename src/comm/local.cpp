@@ -139,12 +139,11 @@ class LocalGroup : public Group {
         addends.push_back(static_cast<const char*>(p.in->const_data_ptr()) +
                           position() * chunk * static_cast<int64_t>(p.in->element_size()));
       reduce_in_order(sum.mutable_data_ptr(), addends.data(), n, chunk, sum.scalar_type(), reduce);
-      count_elements(tensor, (n - 1) * chunk);
     });
     meet("all_reduce", post_of("all_reduce", mine, sum, tensor), [&](const auto& posts) {
       for (int k = 0; k < n; ++k)
         mine.narrow(0, k * chunk, chunk).copy_(*posts[static_cast<size_t>(k)].out);
-      count_elements(tensor, (n - 1) * chunk);
+      count_reduced(tensor);
     });
     tensor.view(-1).copy_(mine.narrow(0, 0, tensor.numel()));
   }

@@ -61,7 +61,7 @@ void StagedGroup::do_all_reduce(at::Tensor& tensor, Reduce reduce) {
   if (n == 2 && elements * width <= kDirectBytes) {
     at::Tensor all = at::empty({n * elements}, tensor.options());
     gather_bytes(all.mutable_data_ptr(), tensor.const_data_ptr(), elements * width);
-    count(elements * width);
+    count_reduced(tensor);
     const auto blocks = blocks_of(all.const_data_ptr(), n, elements * width);
     reduce_in_order(tensor.mutable_data_ptr(), blocks.data(), n, elements, type, reduce);
     return;
@@ -77,7 +77,7 @@ void StagedGroup::do_all_reduce(at::Tensor& tensor, Reduce reduce) {
   const auto blocks = blocks_of(parts.const_data_ptr(), n, chunk * width);
   reduce_in_order(parts.mutable_data_ptr(), blocks.data(), n, chunk, type, reduce);
   gather_bytes(data, parts.const_data_ptr(), chunk * width);
-  count(2 * (n - 1) * chunk * width);
+  count_reduced(tensor);
   std::memcpy(tensor.mutable_data_ptr(), data, static_cast<size_t>(elements * width));
 }
 

@@ -67,7 +67,7 @@ constexpr Key kKeys[] = {
   {"pas_config", map, "{}", "", "Keys of the policy.", true},
 
   {"comm", group, "", "", "How ranks talk; see docs/launch.md."},
-  {"comm.backend", choice, "auto", "", "`local`: threads of one process; `auto`: mpi under mpirun and for `-n`, gloo under torchrun.", false, -1e300, "auto local gloo mpi"},
+  {"comm.backend", choice, "auto", "", "`local`: threads of one process; `auto`: mpi under mpirun and for `-n`, gloo under torchrun, nccl where ranks compute on GPUs.", false, -1e300, "auto local gloo mpi nccl"},
   {"comm.timeout_s", number, "600", "s", "A call that waits longer than this for other ranks is given up.", false, 0.001},
   {"comm.join_timeout_s", number, "300", "s", "How long ranks wait for each other when they start.", false, 0.001},
   {"comm.heartbeat_s", number, "1", "s", "Ranks tell each other that they live so often; one that is silent ten times as long is lost. 0: nobody watches.", false, 0},

@@ -26,7 +26,7 @@ constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL
 // those of a step.
 constexpr Names kSlurm{"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""};
 
-constexpr std::array<const char*, 4> kBackends{"auto", "local", "gloo", "mpi"};
+constexpr std::array<const char*, 5> kBackends{"auto", "local", "gloo", "mpi", "nccl"};
 
 std::optional<int> number(const Environment& environment, const std::string& name) {
   const auto text = environment(name);
@@ -123,7 +123,7 @@ Launch read_launch() {
 }
 
 std::string choose_backend(const std::string& wanted, const Launch& launch,
-                           const Environment& environment) {
+                           const Environment& environment, bool on_gpu) {
   bool known = wanted.empty();
   std::string all;
   for (const char* name : kBackends) {
@@ -133,6 +133,7 @@ std::string choose_backend(const std::string& wanted, const Launch& launch,
   if (!known)
     fail(ErrorKind::usage, "[comm.backend] unknown back end '{}'; expected one of {}", wanted, all);
   if (wanted.empty() || wanted == "auto") {
+    if (on_gpu && launch.size > 1) return "nccl";
     if (launch.launcher == "mpirun") return "mpi";
     if (launch.launcher == "torchrun" || launch.launcher == "environment") return "gloo";
     if (launch.launcher == "slurm") return environment("MASTER_ADDR") ? "gloo" : "mpi";
@@ -141,8 +142,13 @@ std::string choose_backend(const std::string& wanted, const Launch& launch,
   if (wanted == "local" && launch.size > 1)
     fail(ErrorKind::usage,
          "[comm.backend] 'local' joins threads of one process, but {} processes were started ({}); "
-         "expected mpi or gloo",
+         "expected mpi, gloo or nccl",
          launch.size, launch.launcher);
+  if (on_gpu && launch.size > 1 && wanted != "nccl")
+    fail(ErrorKind::usage,
+         "[comm.backend] '{}' moves the memory of hosts, but the ranks compute on GPUs; expected "
+         "nccl",
+         wanted);
   return wanted;
 }
 

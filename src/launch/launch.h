@@ -24,9 +24,10 @@ Launch read_launch();  // of this process
 
 // The back end by name: "auto" (or "") gives mpi under mpirun, gloo under torchrun and where the
 // variables were set by hand, under Slurm gloo where MASTER_ADDR is set and mpi elsewhere, else
-// local. Throws when `wanted` is unknown or cannot join what was started.
+// local; nccl where several ranks compute on GPUs. Throws when `wanted` is unknown or cannot join
+// what was started.
 std::string choose_backend(const std::string& wanted, const Launch& launch,
-                           const Environment& environment);
+                           const Environment& environment, bool on_gpu = false);
 
 // Text that two processes share when they run on one host and see the same network.
 std::string host_id();

@@ -190,6 +190,24 @@ std::vector<std::string> own_addresses() {
   return found;
 }
 
+std::string address_towards(const std::string& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_DGRAM;
+  if (getaddrinfo(host.c_str(), "9", &hints, &found) != 0) return "";
+  // Sends nothing: the system only chooses the address.
+  const int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  sockaddr_storage own{};
+  socklen_t size = sizeof own;
+  char text[NI_MAXHOST] = "";
+  if (fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
+      getsockname(fd, reinterpret_cast<sockaddr*>(&own), &size) == 0)
+    getnameinfo(reinterpret_cast<sockaddr*>(&own), size, text, sizeof text, nullptr, 0,
+                NI_NUMERICHOST);
+  if (fd >= 0) ::close(fd);
+  freeaddrinfo(found);
+  return text;
+}
+
 Connection connect_to(const Endpoint& endpoint, double limit_s) {
   const double end = seconds() + limit_s;
   std::vector<std::string> addresses = endpoint.addresses;

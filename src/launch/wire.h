@@ -50,6 +50,8 @@ class Connection {
 int listen_anywhere(int& port);
 // Numeric addresses of this host that others may reach.
 std::vector<std::string> own_addresses();
+// Numeric address from which this host reaches another, or "" when that is unknown.
+std::string address_towards(const std::string& host);
 // Tries the addresses in turn until the time is over; throws a communication error.
 Connection connect_to(const Endpoint& endpoint, double limit_s);
 

@@ -49,7 +49,7 @@ bool nests_in_order(const StateKey& key) {
 Layout layout_of(const Layout& mesh, const StateKey& key) {
   Layout out{mesh.devices, {}};
   for (size_t i = 0; i < key.size(); ++i)
-    out.axes.push_back({mesh.axes[i].size, key[i].kind, key[i].dim});
+    out.axes.push_back({mesh.axes[i].size, key[i].kind, key[i].dim, mesh.axes[i].sizes});
   return out;
 }
 
@@ -164,6 +164,7 @@ class MeshSearch {
         return to;
       };
       if (state.kind == AxisKind::split) {
+        if (!mesh_.axes[i].sizes.empty()) continue;               // both sides have it
         if (state.rank != cuts_of(key, state.dim) - 1) continue;  // only the finest cut can move
         add(out, {Primitive::all_gather, {a}, state.dim, 0, with({AxisKind::replicate, 0, 0})});
         for (int d = 0; d < dims; ++d)

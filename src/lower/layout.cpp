@@ -16,6 +16,12 @@ Range part_of(Range whole, int index, int parts) {
   return {start, start + base + (index < rest ? 1 : 0)};
 }
 
+Range part_of(Range whole, int index, int parts, const std::vector<int64_t>& sizes) {
+  if (sizes.empty()) return part_of(whole, index, parts);
+  const int64_t start = std::accumulate(sizes.begin(), sizes.begin() + index, whole.start);
+  return {start, start + sizes[static_cast<size_t>(index)]};
+}
+
 Layout Layout::replicated(std::vector<int> devices) {
   const int n = static_cast<int>(devices.size());
   return {std::move(devices), {{n, AxisKind::replicate, 0}}};
@@ -44,7 +50,7 @@ Piece Layout::piece(const Shape& shape, int device) const {
   for (size_t a = 0; a < axes.size(); ++a) {
     if (axes[a].kind == AxisKind::split) {
       auto& range = piece.box.at(static_cast<size_t>(axes[a].dim));
-      range = part_of(range, c[a], axes[a].size);
+      range = part_of(range, c[a], axes[a].size, axes[a].sizes);
     } else if (axes[a].kind == AxisKind::value) {
       piece.addend = piece.addend * axes[a].size + c[a];
       piece.addends *= axes[a].size;
@@ -100,7 +106,8 @@ std::string to_string(const Layout& layout) {
   for (const Axis& a : layout.axes)
     axes.push_back(a.kind == AxisKind::replicate ? fmt::format("R{}", a.size)
                    : a.kind == AxisKind::value   ? fmt::format("V{}", a.size)
-                                                 : fmt::format("D{}:{}", a.dim, a.size));
+                   : a.sizes.empty()             ? fmt::format("D{}:{}", a.dim, a.size)
+                                     : fmt::format("D{}:{}", a.dim, fmt::join(a.sizes, "+")));
   return fmt::format("⟨{}⟩ on {}", fmt::join(axes, " "), fmt::join(layout.devices, ","));
 }
 
@@ -116,12 +123,12 @@ bool refine(Layout& layout, const std::vector<int>& sizes, const Shape& shape) {
     while (rest > 1) {
       if (at >= sizes.size() || rest % sizes[at] != 0) return false;
       several = several || sizes[at] != rest;
-      axes.push_back({sizes[at], axis.kind, axis.dim});
+      axes.push_back({sizes[at], axis.kind, axis.dim, axis.sizes});
       rest /= sizes[at++];
     }
     // A cut in two goes gives the same parts only where it divides evenly.
     if (several && axis.kind == AxisKind::split &&
-        shape.at(static_cast<size_t>(axis.dim)) % axis.size != 0)
+        (shape.at(static_cast<size_t>(axis.dim)) % axis.size != 0 || !axis.sizes.empty()))
       return false;
   }
   if (at != sizes.size()) return false;
@@ -216,6 +223,9 @@ bool align(Layout& a, Layout& b, const Shape& shape) {
   if (x.devices.size() > 1) {
     const auto sizes = common_sizes(x.axes, y.axes);
     if (sizes.empty() || !refine(x, sizes, shape) || !refine(y, sizes, shape)) return false;
+    // No collective makes parts of given sizes, or joins them.
+    for (size_t i = 0; i < x.axes.size(); ++i)
+      if (x.axes[i].sizes != y.axes[i].sizes) return false;
   } else {
     x.axes.clear();
     y.axes.clear();

@@ -15,7 +15,8 @@ enum class AxisKind { replicate, value, split };
 struct Axis {
   int size = 1;
   AxisKind kind = AxisKind::replicate;
-  int dim = 0;  // split only
+  int dim = 0;                      // split only
+  std::vector<int64_t> sizes = {};  // split only: of the parts, where they are given
   bool operator==(const Axis&) const = default;
 };
 
@@ -29,6 +30,8 @@ struct Range {
 // Part `index` of `parts` of a length: sizes differ by at most one, the longer ones first; parts
 // beyond the length are empty.
 Range part_of(Range whole, int index, int parts);
+// The same where the parts have given sizes (unless there are none).
+Range part_of(Range whole, int index, int parts, const std::vector<int64_t>& sizes);
 
 // What one device holds: a box of the whole tensor, and which of how many addends.
 struct Piece {

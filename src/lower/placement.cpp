@@ -14,12 +14,12 @@ namespace {
 
 using annotate::TensorSplit;
 
-Axis axis_of(const TensorSplit& split, int parts, const graph::Node& node) {
+Axis axis_of(const TensorSplit& split, const plan::Step& step, const graph::Node& node) {
   switch (split.kind) {
     case TensorSplit::Kind::replicate:
-      return {parts, AxisKind::replicate, 0};
+      return {step.parts, AxisKind::replicate, 0};
     case TensorSplit::Kind::value:
-      return {parts, AxisKind::value, 0};
+      return {step.parts, AxisKind::value, 0};
     case TensorSplit::Kind::dims:
       break;
   }
@@ -27,7 +27,7 @@ Axis axis_of(const TensorSplit& split, int parts, const graph::Node& node) {
     fail(ErrorKind::plan,
          "[lower.place] {} {}: a split cuts {} dimensions of one tensor; expected one", node.module,
          node.op, split.axes.size());
-  return {parts, AxisKind::split, split.axes[0]};
+  return {step.parts, AxisKind::split, split.axes[0], step.sizes};
 }
 
 // The devices of a node once each; those that stand in a row run their parts in turns.
@@ -59,7 +59,7 @@ std::pair<std::vector<plan::Step>, std::vector<plan::Step>> by_turns(const plan:
     if (left > 1 && left % step.parts == 0) {
       done *= step.parts;
       outer.push_back(step);
-    } else if (left == 1) {
+    } else if (left == 1 && step.sizes.empty()) {
       inner.push_back(step);
     } else if (step.parts % left == 0 && !step.uneven) {
       plan::Step first = step;
@@ -106,11 +106,11 @@ class Cutter {
   }
   // Arguments of part `part` of the split, from those of what was cut before.
   std::vector<graph::NamedArg> narrow(const std::vector<graph::NamedArg>& args,
-                                      const annotate::Split& split, int part, int parts,
-                                      bool keep) {
+                                      const annotate::Split& split, int part,
+                                      const plan::Step& step, bool keep) {
     const int64_t total = binding_->length(split.identifier);
     auto [it, added] = lengths_.try_emplace(split.identifier, total);
-    const Range mine = part_of({0, it->second}, part, parts);
+    const Range mine = part_of({0, it->second}, part, step.parts, step.sizes);
     const annotate::CallView view(
         node_.op, args, [&](int id) -> const TensorType& { return graph_.value({id}).type; });
     auto out = annotate::local_args(view, split, {mine.start, mine.length(), it->second, total});
@@ -190,12 +190,12 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
     if (!turns.empty()) refuse_assisted(call, split, op);
     for (size_t i = 0; i < operands; ++i) {
       const TensorSplit& t = split.inputs.at(i);
-      out.inputs[i].layout.axes.push_back(axis_of(t, step.parts, node));
+      out.inputs[i].layout.axes.push_back(axis_of(t, step, node));
       out.inputs[i].partial.push_back(t.kind == TensorSplit::Kind::replicate && !t.keeps_gradient);
     }
     for (size_t i = 0; i < out.outputs.size(); ++i)
-      out.outputs[i].axes.push_back(axis_of(output_split(node, split, i), step.parts, node));
-    out.args = cutter.narrow(out.args, split, part, step.parts, true);
+      out.outputs[i].axes.push_back(axis_of(output_split(node, split, i), step, node));
+    out.args = cutter.narrow(out.args, split, part, step, true);
   }
   for (const plan::Step& step : turns) {
     const annotate::Split split = cutter.cut(step);
@@ -205,7 +205,7 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
     for (size_t i = 0; i < out.outputs.size(); ++i)
       out.turn_outputs.push_back(turn_cut(output_split(node, split, i), op));
     for (int j = 0; j < step.parts; ++j)
-      out.turn_args.push_back(cutter.narrow(out.args, split, j, step.parts, false));
+      out.turn_args.push_back(cutter.narrow(out.args, split, j, step, false));
   }
   return out;
 }

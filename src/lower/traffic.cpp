@@ -21,13 +21,24 @@ int64_t part(int64_t length, int64_t n) {  // the longest of n
   return (length + n - 1) / n;
 }
 
+// Elements that leave a rank in an all-reduce: each sums a part, which the others give it, and
+// gives them the sum.
+int64_t reduced(int64_t count, const std::vector<int64_t>& ranks, int64_t rank) {
+  const auto n = static_cast<int64_t>(ranks.size());
+  const int64_t position = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
+  const int64_t own = std::clamp<int64_t>(count - position * part(count, n), 0, part(count, n));
+  return count - own + (n - 1) * own;
+}
+
 // Elements that leave the rank.
-int64_t elements(const Program& program, const Instr& instr, std::string_view op, int64_t n) {
+int64_t elements(const Program& program, const Instr& instr, std::string_view op,
+                 const std::vector<int64_t>& ranks) {
+  const auto n = static_cast<int64_t>(ranks.size());
   Shape shape = program.slot(reads(instr).at(0)).type.shape;
   const auto size = [&](const char* dim) -> int64_t& {
     return shape.at(static_cast<size_t>(integer(instr, dim)));
   };
-  if (op == "all_reduce") return 2 * (n - 1) * part(numel(shape), n);
+  if (op == "all_reduce") return reduced(numel(shape), ranks, program.rank);
   if (op == "all_gather") {
     size("dim") = part(integer(instr, "whole"), n);
   } else if (op == "all_to_all") {
@@ -79,16 +90,18 @@ std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& 
       }
       const bool scatter = op == "scatter_gradient";
       if (scatter) op = "reduce_scatter";
-      const auto n = static_cast<int64_t>(std::get<Shape>(argument(instr, "group")).size());
-      add({segment.name, op, static_cast<int>(n), 1, elements(program, instr, op, n) * width,
+      const auto& ranks = std::get<Shape>(argument(instr, "group"));
+      add({segment.name, op, static_cast<int>(ranks.size()), 1,
+           elements(program, instr, op, ranks) * width,
            scatter || self.role == SlotRole::parameter});
     }
   for (const Bucket& bucket : buckets) {
     int64_t sum = 0;
     for (int slot : bucket.parameters) sum += numel(program.slot(slot).type.shape);
-    const auto n = static_cast<int64_t>(bucket.ranks.size());
+    const std::vector<int64_t> ranks(bucket.ranks.begin(), bucket.ranks.end());
     const int64_t width = size_of(program.slot(bucket.parameters.at(0)).type.dtype);
-    add({"step", "all_reduce", static_cast<int>(n), 1, 2 * (n - 1) * part(sum, n) * width});
+    add({"step", "all_reduce", static_cast<int>(ranks.size()), 1,
+         reduced(sum, ranks, program.rank) * width});
   }
   return out;
 }

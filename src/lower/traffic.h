@@ -14,7 +14,7 @@ struct Traffic {
   std::string op;       // "all_reduce"
   int ranks = 0;        // of the group; 0: point to point
   int64_t calls = 0;
-  int64_t bytes = 0;     // payload that leaves this rank, padding included
+  int64_t bytes = 0;     // payload that leaves this rank, padding of gathers and scatters included
   bool weights = false;  // gathers and scatters of weights that rest in shards
 };
 

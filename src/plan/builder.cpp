@@ -53,13 +53,32 @@ std::vector<Place> Builder::choices(int id) const {
 }
 
 std::optional<std::string> Builder::refusal(int id, int input, int dim, int parts, bool uneven,
-                                            bool in_turns) const {
+                                            bool in_turns,
+                                            const std::vector<int64_t>& sizes) const {
   const auto& b = binding(id);
   if (!b) return "the operator has no annotation, so it can only be replicated";
   const auto identifier = b->identifier(input, dim);
   if (!identifier) return b->refusal(input, dim, parts, uneven);
   const auto& cuts = ops_.at(static_cast<size_t>(id)).cuts;
   const auto before = cuts.find(*identifier);
+  if (ops_[static_cast<size_t>(id)].sized.contains(*identifier))
+    return fmt::format("'{}' is cut into parts of given sizes already", *identifier);
+  if (!sizes.empty()) {
+    const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+    if (static_cast<int>(sizes.size()) != parts || sum != b->length(*identifier) ||
+        std::any_of(sizes.begin(), sizes.end(), [](int64_t s) { return s < 1; }))
+      return fmt::format("sizes {} are not those of {} parts of '{}', which is {} long",
+                         fmt::join(sizes, ","), parts, *identifier, b->length(*identifier));
+    if (before != cuts.end())
+      return fmt::format("'{}' is cut already; sizes are given in the first step", *identifier);
+    if (in_turns) return "given sizes are for parts on devices of their own";
+    // What a dimension of its own can be cut into: parts that differ by one, for a start.
+    if (auto why = b->refusal(input, dim, parts, true)) return why;
+    if (!b->stands_alone(*identifier))
+      return fmt::format("'{}' is only part of a dim: given sizes need a dim of its own",
+                         *identifier);
+    return std::nullopt;
+  }
   // Uneven parts of parts have no layout.
   uneven = uneven && before == cuts.end();
   auto why =
@@ -77,9 +96,10 @@ std::optional<annotate::Split> Builder::split(int id, int input, int dim, int pa
   return binding(id)->split(input, dim, parts);
 }
 
-void Builder::partition(int id, int input, int dim, int parts, bool uneven) {
+void Builder::partition(int id, int input, int dim, int parts, bool uneven,
+                        std::vector<int64_t> sizes) {
   Op& o = op(id);
-  if (const auto why = refusal(id, input, dim, parts, uneven)) {
+  if (const auto why = refusal(id, input, dim, parts, uneven, false, sizes)) {
     std::vector<std::string> legal;
     for (const Place& p : choices(id))
       legal.push_back(fmt::format("input {} dim {} (length {})", p.input, p.dim,
@@ -97,7 +117,8 @@ void Builder::partition(int id, int input, int dim, int parts, bool uneven) {
     dim += static_cast<int>(operands.at(static_cast<size_t>(input))->shape.size());
   }
   const bool divides = binding(id)->length(identifier) % cuts == 0;
-  o.steps.push_back({input, dim, parts, !divides});
+  if (!sizes.empty()) o.sized.insert(identifier);
+  o.steps.push_back({input, dim, parts, !divides || !sizes.empty(), std::move(sizes)});
   o.planned = true;
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "annotate/grammar.h"
 #include "plan/plan.h"
@@ -20,13 +21,15 @@ class Builder {
   int plan_ngpus() const { return plan_.plan_ngpus; }
 
   // Cuts a node further: the split of earlier steps stays outside. `dim` may count from the end.
-  // Parts are equal, or where `uneven` may differ by one. Throws a plan Error that names operator,
-  // dimension, sizes and the legal choices.
-  void partition(int node, int input, int dim, int parts, bool uneven = false);
+  // Parts are equal, or where `uneven` may differ by one, or have the given sizes. Throws a plan
+  // Error that names operator, dimension, sizes and the legal choices.
+  void partition(int node, int input, int dim, int parts, bool uneven = false,
+                 std::vector<int64_t> sizes = {});
   // Why `partition` would refuse, or nothing; with `in_turns`, also why the parts could not run one
   // after another on a device.
   std::optional<std::string> refusal(int node, int input, int dim, int parts, bool uneven = false,
-                                     bool in_turns = false) const;
+                                     bool in_turns = false,
+                                     const std::vector<int64_t>& sizes = {}) const;
   // What `partition` would do to the node's tensors; nothing where it would refuse.
   std::optional<annotate::Split> split(int node, int input, int dim, int parts) const;
   // Every (input, dim) of the node that can be cut at all.
@@ -60,6 +63,7 @@ class Builder {
     int stage = 0, recompute = -1;
     bool planned = false;
     std::map<std::string, int> cuts;  // by identifier
+    std::set<std::string> sized;      // those cut into given sizes
   };
   Op& op(int node);
   const graph::Node& node(int id) const { return graph_->nodes.at(static_cast<size_t>(id)); }

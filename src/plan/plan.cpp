@@ -15,9 +15,11 @@ using json = nlohmann::ordered_json;
 constexpr int kFormat = 1;
 
 std::string text_of(const Step& s) {
-  return s.input < 0 ? fmt::format("replicate {}", s.parts)
-                     : fmt::format("input {} dim {} into {}{}", s.input, s.dim, s.parts,
-                                   s.uneven ? " uneven" : "");
+  if (s.input < 0) return fmt::format("replicate {}", s.parts);
+  if (!s.sizes.empty())
+    return fmt::format("input {} dim {} into sizes {}", s.input, s.dim, fmt::join(s.sizes, ","));
+  return fmt::format("input {} dim {} into {}{}", s.input, s.dim, s.parts,
+                     s.uneven ? " uneven" : "");
 }
 
 std::string text_of(const OpPlan& op) {
@@ -36,6 +38,7 @@ json json_of(const Plan& plan) {
     for (const Step& s : op.steps) {
       steps.push_back({{"input", s.input}, {"dim", s.dim}, {"parts", s.parts}});
       if (s.uneven) steps.back()["uneven"] = true;
+      if (!s.sizes.empty()) steps.back()["sizes"] = s.sizes;
     }
     ops.push_back({{"module", op.key.module},
                    {"op", op.key.op},
@@ -119,7 +122,12 @@ OpPlan op_from(const json& o, const Plan& plan) {
   OpPlan op;
   op.key = {o.at("module"), o.at("op"), o.at("ordinal")};
   for (const json& s : o.at("steps")) {
-    op.steps.push_back({s.at("input"), s.at("dim"), s.at("parts"), s.value("uneven", false)});
+    op.steps.push_back({s.at("input"), s.at("dim"), s.at("parts"), s.value("uneven", false),
+                        s.value("sizes", std::vector<int64_t>{})});
+    const auto& sizes = op.steps.back().sizes;
+    if (!sizes.empty() && static_cast<int>(sizes.size()) != op.steps.back().parts)
+      fail(ErrorKind::state, "[plan.load] {}: {} sizes of {} parts", to_string(op.key),
+           sizes.size(), op.steps.back().parts);
     if (op.steps.back().parts < 1)
       fail(ErrorKind::state, "[plan.load] {}: {} parts", to_string(op.key), op.steps.back().parts);
   }

@@ -13,10 +13,11 @@ namespace nns::plan {
 
 // One partition step of an operator: cut in `parts` along the identifier that its annotation gives
 // dimension `dim` of tensor operand `input`; input -1 replicates `parts` times instead. Parts are
-// equal, or differ by one where `uneven`.
+// equal, or differ by one where `uneven`, or have the `sizes` given (then `uneven` too).
 struct Step {
   int input = -1, dim = 0, parts = 1;
   bool uneven = false;
+  std::vector<int64_t> sizes = {};
   bool operator==(const Step&) const = default;
 };
 

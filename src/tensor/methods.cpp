@@ -33,15 +33,18 @@ void push_device(lua_State* L, Door&, Box& box) {
   const at::Tensor* data = data_of(box);
   script::push_string(L, data != nullptr ? data->device().str() : "cpu");
 }
-void push_grad(lua_State* L, Door& door, Box& box) {
-  const at::Tensor* data = data_of(box);
-  if (box.parameter && box.parameter->grad_pending && data != nullptr && data->grad().defined())
+void refuse_addend(const Box& box) {
+  if (box.parameter && box.parameter->grad_pending)
     throw Error(
         ErrorKind::usage,
         fmt::format("[tensor.grad] the gradient of '{}' is read before it is summed over the "
                     "ranks; it holds this rank's addend only",
                     box.parameter->path),
-        "call optimizer:sync_shard_grad() first");
+        "call loss:backward(), and optimizer:sync_shard_grad() before you read it");
+}
+void push_grad(lua_State* L, Door& door, Box& box) {
+  const at::Tensor* data = data_of(box);
+  if (data != nullptr && data->grad().defined()) refuse_addend(box);
   push(L, door, data != nullptr ? data->grad() : at::Tensor());
 }
 void push_grad_fn(lua_State* L, Door&, Box& box) {
@@ -252,6 +255,12 @@ int gradients(lua_State* L) {  // (outputs, inputs [, options]) → list of grad
   }
   const Running running(L);
   const auto grads = torch::autograd::grad(outputs, inputs, seeds, retain, create, unused);
+  const bool single = test_box(L, 2) != nullptr;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!single) lua_rawgeti(L, 2, static_cast<int>(i + 1));
+    refuse_addend(check_box(L, single ? 2 : -1));
+    if (!single) lua_pop(L, 1);
+  }
   lua_createtable(L, static_cast<int>(grads.size()), 0);
   for (size_t i = 0; i < grads.size(); ++i) {
     if (grads[i].defined())

@@ -1,5 +1,6 @@
 // nnscaler._C.tensor: the tensor type, operators as functions, and what the other files add.
 #include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "script/state.h"
 #include "tensor/allocator.h"
@@ -125,6 +126,17 @@ int has_cuda(lua_State* L) {  // → boolean, reason
   return 2;
 }
 
+int cuda_count(lua_State* L) {  // → GPUs that can be used
+  lua_pushinteger(L, cuda_problem().empty() ? static_cast<int>(at::getNumGPUs()) : 0);
+  return 1;
+}
+
+int set_cuda_device(lua_State* L) {  // (index): the GPU that 'cuda' means on this thread
+  c10::impl::VirtualGuardImpl(at::kCUDA).setDevice(
+      c10::Device(at::kCUDA, static_cast<c10::DeviceIndex>(script::check_int(L, 1))));
+  return 0;
+}
+
 void open_type(lua_State* L, Door& door) {  // [module]
   luaL_newmetatable(L, kTensorType);
   const int meta = lua_gettop(L);
@@ -174,7 +186,9 @@ int open_module(lua_State* L) {
                             {"live", guard<live>},
                             {"memory", guard<memory>},
                             {"release", guard<release_all>},
-                            {"has_cuda", guard<has_cuda>}});
+                            {"has_cuda", guard<has_cuda>},
+                            {"cuda_count", guard<cuda_count>},
+                            {"set_cuda_device", guard<set_cuda_device>}});
   add_values(L);
   add_parameters(L);
   add_modes(L);

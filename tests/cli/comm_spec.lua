@@ -2,6 +2,7 @@
 -- reads when joining fails.
 local shell = require 'tests.cli.support.shell'
 local cases = require 'tests.lua.support.comm_cases'
+local T = require 'nnscaler.tensor'
 
 local rank = ("'%s' tests/cli/jobs/comm_rank.lua"):format(shell.binary)
 local venv = os.getenv 'NNSCALER_VENV' or (os.getenv 'HOME' .. '/.cache/nnscaler/venv')
@@ -60,13 +61,26 @@ describe('joining', function()
   end
 
   it('lists the back ends when one is unknown', function()
-    refused("[comm.backend] unknown back end 'smoke'; expected one of auto, local, gloo, mpi",
+    refused("[comm.backend] unknown back end 'smoke'; expected one of auto, local, gloo, mpi, nccl",
       'backend=smoke')
   end)
 
   it('refuses local ranks where processes were started', function()
     refused("[comm.backend] 'local' joins threads of one process, but 2 processes were started "
-      .. '(environment); expected mpi or gloo', 'backend=local', 'RANK=0 WORLD_SIZE=2')
+      .. '(environment); expected mpi, gloo or nccl', 'backend=local', 'RANK=0 WORLD_SIZE=2')
+  end)
+
+  it('says why there is no GPU to join', function()
+    if T.has_cuda() then return pending 'there is a GPU here' end
+    local said, code = launchers.mpi(2, 'backend=nccl')
+    assert.is_true(code ~= 0, said)
+    assert.matches('[comm.nccl] ', said, 1, true)
+    assert.matches('no GPU', said)
+  end)
+
+  it('refuses the memory of hosts for ranks on GPUs', function()
+    refused("[comm.backend] 'gloo' moves the memory of hosts, but the ranks compute on GPUs; "
+      .. 'expected nccl', 'backend=gloo device=cuda', 'RANK=0 WORLD_SIZE=2')
   end)
 
   it('names variables that contradict', function()

@@ -80,6 +80,32 @@ describe('nnscaler compile for two ranks', function()
   end)
 end)
 
+describe('what programs communicate', function()
+  -- Four layers of four all-reduces, each of 4 × 32 × 64 floats; the vocabulary does not divide.
+  local job = 'recipes/nanogpt.lua preset=tiny threads=1 pas_policy=megatron max_val_steps=1 '
+    .. 'grad_accumulation_steps=3 ' .. two
+  local told = '16 adapters, 16 of them fused pairs; in a step of 3 micro%-batch%(es%) '
+    .. '48 all_reduce, 1%.5 MB sent'
+
+  it('is told by compile --report, with the files that were written or there', function()
+    for _, files in ipairs { '4 written, 0 reused', '0 written, 4 reused' } do
+      local said, code = shell.nnscaler(('compile %s gen_savedir=%s/report --report'):format(job,
+        folder))
+      assert.equal(0, code, said)
+      for rank = 0, 1 do assert.matches(('\nrank %d: %s\n'):format(rank, told), said) end
+      assert.matches('\nfiles: ' .. files .. '\n', said)
+    end
+  end)
+
+  it('is told by a run', function()
+    local said, code = shell.nnscaler(('run %s -n 2 comm.backend=local stop_after_steps=1 '
+      .. 'gen_savedir=%s/report checkpoint.no_save=true'):format(job, folder))
+    assert.equal(0, code, said)
+    assert.matches('Program of rank 0: ' .. told, said)
+    assert.matches('report/GPT/gencode0.lua is up to date', said)
+  end)
+end)
+
 -- Compiles in a process of its own; returns its seconds of CPU.
 local function seconds(name, more)
   local said, code = shell.run(("bash -c \"time '%s' compile recipes/llama3.lua preset=8b "

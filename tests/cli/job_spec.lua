@@ -246,6 +246,20 @@ describe('the command line', function()
     end
   end)
 
+  it('lists the back ends that work, and why the others do not', function()
+    local said = shell.nnscaler 'doctor'
+    local list = said:match '\nback ends +([^\n]+)'
+    for _, backend in ipairs(require('nnscaler._C.comm').backends()) do
+      local usable = (', ' .. list .. ','):find(', ' .. backend.name .. ',', 1, true) ~= nil
+      assert.equal(backend.problem == '', usable)
+      if not usable then
+        assert.matches(('\n  no %s +%s'):format(backend.name, backend.problem:gsub('%p', '%%%0')),
+          said)
+      end
+    end
+    for _, name in ipairs { 'local', 'gloo', 'mpi' } do assert.matches(name, list) end
+  end)
+
   it('writes the configuration reference that is in docs', function()
     assert.equal(base.file_read 'docs/configuration.md', core.document())
   end)

@@ -1,10 +1,17 @@
 --- Hand-written loops as people start them: the example prints on any number of ranks what it does
 --- on one, and those of docs/library.md run.
 local base = require 'nnscaler._C.base'
+local launchers = require 'tests.cli.support.launchers'
 local shell = require 'tests.cli.support.shell'
 
-local function numbers(more)
-  local out, code = shell.nnscaler('examples/library/loop.lua steps=3 ' .. more)
+local function numbers(more, processes)
+  local arguments = 'examples/library/loop.lua steps=3 ' .. more
+  local out, code
+  if processes then
+    out, code = shell.run(launchers.by_name.mpirun(processes, arguments, 100))
+  else
+    out, code = shell.nnscaler(arguments)
+  end
   assert.equal(0, code, out)
   local list = {}
   for loss, norm in out:gmatch 'loss (%S+)  gnorm (%S+)' do
@@ -15,12 +22,16 @@ local function numbers(more)
 end
 
 describe('the loop of the library', function()
-  it('prints the same on one rank and on several', function()
+  it('prints the same on one rank, on rank threads and in processes', function()
     local want = numbers ''
     assert.equal(6, #want)
-    for _, more in ipairs { 'ranks=2', 'ranks=2 plan=1', 'ranks=4 plan=2' } do
-      for i, x in ipairs(numbers(more)) do
-        assert.is_true(math.abs(x - want[i]) <= 2e-5 * math.max(1, want[i]), more)
+    for _, case in ipairs {
+      { 'ranks=2' }, { 'ranks=2 plan=1' }, { 'ranks=4 plan=2' }, { '', 2 }, { 'plan=1', 2 },
+    } do
+      local got = numbers(case[1], case[2])
+      assert.equal(6, #got)
+      for i, x in ipairs(got) do
+        assert.is_true(math.abs(x - want[i]) <= 2e-5 * math.max(1, want[i]), case[1])
       end
     end
   end)

@@ -39,27 +39,51 @@ describe('several ranks refuse', function()
     assert.is_true(times <= 2, said) -- the cause, and who leaves because of it
   end)
 
+  -- Runs the quick start with a change of its job, given as Lua, on two ranks.
+  local function changed(change, more)
+    base.file_write(folder .. '/q.lua',
+      "local job = dofile 'recipes/quickstart.lua'\n" .. change .. '\nreturn job\n')
+    local before = job
+    job = job:gsub('recipes/quickstart.lua', folder .. '/q.lua')
+    local said, code = by_hand { more or '', more or '' }
+    job = before
+    assert.equal(1, code, said)
+    return said
+  end
+
   it('models that differ under one job', function()
-    base.file_write(folder .. '/q.lua', [[
-      local job = dofile 'recipes/quickstart.lua'
+    local said = changed [[
       job.model = function() -- of another width on each rank
         local hidden = 10 + require('nnscaler').rank()
         return require 'nnscaler.models.mlp' { sizes = { 100, hidden, 10 } }
-      end
-      return job
-    ]])
-    local before = job
-    job = job:gsub('recipes/quickstart.lua', folder .. '/q.lua')
-    local said, code = by_hand { '', '' }
-    job = before
-    assert.is_true(code ~= 0, said)
+      end]]
     assert.matches('rank 1 made another graph or plan than rank 0', said)
+  end)
+
+  it('micro-batches that differ on the ranks of a plan', function()
+    local data = [[
+      local nnscaler, set = require 'nnscaler', job.dataset
+      job.dataset = setmetatable({ training_loader = function(_, options)
+        local loader = nnscaler.data.training_loader(set, options)
+        return setmetatable({ get = function(_, n)
+          local s = loader:get(n)
+          if nnscaler.rank() == 1 and n == %d then %s end
+          return s
+        end }, { __index = loader })
+      end }, { __index = set })]]
+    local said = changed(data:format(7, 's.x, s.y = s.x:narrow(0, 0, 1), s.y:narrow(0, 0, 1)'),
+      'pas_policy=tp micro_batch_size=2')
+    assert.matches('[runtime.sample] step 8: rank 1 has another micro-batch 0 than rank 0: '
+      .. 'x float32[1, 100] y int64[1] and not x float32[2, 100] y int64[2]', said, 1, true)
+    said = changed(data:format(1, 's.x:add_(1e-3)'), 'pas_policy=tp micro_batch_size=2')
+    assert.matches('[runtime.sample] step 2: rank 1 has another micro-batch 0 than rank 0; '
+      .. 'expected one sample on all ranks of a scale unit', said, 1, true)
   end)
 
   it('back ends that do not exist, and list those that do', function()
     local said, code = shell.nnscaler(job .. ' comm.backend=smoke -n 2')
     assert.equal(2, code, said)
-    assert.matches('expected one of auto | local | gloo | mpi', said, 1, true)
+    assert.matches('expected one of auto | local | gloo | mpi | nccl', said, 1, true)
   end)
 
   it('another number of ranks than the launcher started', function()
@@ -75,19 +99,23 @@ describe('several ranks refuse', function()
       .. "WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=%d timeout 60 '%s' %s; rc=$?; "
       .. 'kill $holder; (exit $rc)'):format(port, port, shell.binary, job))
     assert.equal(1, code, said)
-    assert.matches(('port: %d'):format(port), said, 1, true)
+    assert.matches(('[comm.gloo] rank 0 cannot serve at 127.0.0.1:%d: '):format(port), said, 1,
+      true)
     assert.matches('address already in use', said, 1, true)
+    assert.matches('MASTER_PORT chooses another', said, 1, true)
   end)
 
   it('a host that nobody reaches', function()
     local said, code = alone('MASTER_ADDR=127.0.0.1 MASTER_PORT=' .. launchers.port(),
       'comm.join_timeout_s=2')
     assert.equal(1, code, said)
-    assert.matches('error: %[comm.gloo%][^\n]*timed out[^\n]*127.0.0.1', said)
+    assert.matches('error: %[comm.gloo%] rank 1 cannot meet the others at '
+      .. '127.0.0.1:%d+: [^\n]*timed out', said)
     said, code = alone('MASTER_ADDR=no-such-host.invalid MASTER_PORT=29500',
       'comm.join_timeout_s=2')
     assert.equal(1, code, said)
-    assert.matches('error: %[comm.gloo%][^\n]*no%-such%-host.invalid', said)
+    assert.matches('cannot meet the others at no%-such%-host.invalid:29500: ', said)
+    assert.matches('MASTER_ADDR has to be the host of rank 0', said, 1, true)
   end)
 end)
 

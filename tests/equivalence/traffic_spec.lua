@@ -3,6 +3,7 @@
 --- inside a scale unit are found.
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
+local ring = require 'tests.equivalence.support.ring'
 
 local function run(ranks, case)
   local out = {}
@@ -13,19 +14,18 @@ local function run(ranks, case)
   return out
 end
 
--- Bytes of a ring all-reduce of so many float64 numbers.
-local function ring(n, elements) return 2 * (n - 1) * math.ceil(elements / n) * 8 end
-
 -- What a step sends beside the program: loss and weight, and where units wait for each other the
 -- number of micro-batches.
-local function beside(n, result) return ring(n, 2) + (result.lockstep and ring(n, 1) or 0) end
+local function beside(n, position, result)
+  return ring(n, position, 2) + (result.lockstep and ring(n, position, 1) or 0)
+end
 
 describe('payload', function()
   for _, n in ipairs { 2, 3, 4 } do
     it(('of collectives over %d ranks'):format(n), function()
-      for _, sent in ipairs(run(n, { experiment = 'primitives' })) do
+      for r, sent in ipairs(run(n, { experiment = 'primitives' })) do
         for _, size in ipairs { 1, 7, 12 } do
-          assert.equal(ring(n, size * 3), sent['all_reduce ' .. size])
+          assert.equal(ring(n, r - 1, size * 3), sent['all_reduce ' .. size])
           local chunk = (n - 1) * math.ceil(size / n) * 3 * 8
           assert.equal(chunk, sent['reduce_scatter ' .. size])
           assert.equal(chunk, sent['all_gather ' .. size])
@@ -50,29 +50,30 @@ describe('payload', function()
       function()
         case.experiment = 'step'
         for r, result in ipairs(run(case.ranks, case)) do
-          assert.equal(result.said + beside(case.ranks, result), result.counted, 'rank ' .. r - 1)
+          assert.equal(result.said + beside(case.ranks, r - 1, result), result.counted,
+            'rank ' .. r - 1)
         end
       end)
   end
 
   for _, n in ipairs { 2, 3, 4 } do
     it(('of column and row cuts over %d: two all-reduces a block'):format(n), function()
-      for _, result in ipairs(run(n, { experiment = 'step', model = 'blocks', policy = 'megatron',
+      for r, result in ipairs(run(n, { experiment = 'step', model = 'blocks', policy = 'megatron',
         plan = n, ranks = n, micro = 1 })) do
         local calls = {}
         for _, t in ipairs(result.calls) do
           assert.equal('all_reduce', t.op)
-          assert.equal(t.calls * ring(n, 3 * 5), t.bytes)
+          assert.equal(t.calls * ring(n, r - 1, 3 * 5), t.bytes)
           calls[t.segment] = t.calls
         end
         -- The first block's input needs no gradient.
         assert.same({ forward = 3, backward = 2 }, calls)
-        assert.equal(5 * ring(n, 3 * 5), result.said)
+        assert.equal(5 * ring(n, r - 1, 3 * 5), result.said)
       end
     end)
 
     it(('of weights in %d shards: two gathers and a scatter'):format(n), function()
-      for _, result in ipairs(run(n, { experiment = 'step', model = 'blocks', policy = 'fsdp',
+      for r, result in ipairs(run(n, { experiment = 'step', model = 'blocks', policy = 'fsdp',
         plan = 1, ranks = n, micro = 1 })) do
         local want = 0
         for _, share in ipairs(result.shares) do
@@ -83,7 +84,7 @@ describe('payload', function()
           -- Backward reads no bias, nor the first weight: the input needs no gradient.
           local again = share.name:find 'weight$' and share.name ~= 'layers.0.fc.weight'
           want = want + (cut and (again and 3 or 2) * (n - 1) * math.ceil(cut / n) * elements * 8
-            or ring(n, elements))
+            or ring(n, r - 1, elements))
         end
         assert.equal(want, result.said)
       end

@@ -211,6 +211,7 @@ local rules = {
   trained = '[library.train_step] 1 samples; the schedule of the plan has 2 micro-batches',
   inferred = '[library.infer_step] 1 samples; the schedule of the plan has 2 micro-batches',
   grad = "[tensor.grad] the gradient of 'fc.weight' is read before it is summed over the ranks",
+  asked = "[tensor.grad] the gradient of 'fc.bias' is read before it is summed over the ranks",
   missing = 'elements in these states',
   another = 'lies in another way than when the state of rank',
   lockstep = 'the ranks of group 0,1 disagree',

@@ -197,6 +197,33 @@ describe('policies', function()
     end, 33))
   end)
 
+  it('parts have the sizes that a policy gives', function()
+    local linear = function(g) return g:select({ module = '*.c_fc' })[1] end
+    local function cut(...)
+      local steps = { ... }
+      return function(g)
+        for _, step in ipairs(steps) do g:partition(linear(g), step) end
+        g:replicate_rest()
+      end
+    end
+    local plan = run(cut { input = 1, dim = 0, sizes = { 20, 12 } }, 2)
+    assert.matches('c_fc aten::linear#0: input 1 dim 0 into sizes 20,12 on 0,1', plan:text())
+    assert.equal(plan:text(), plans.from_json(plan:json()):text())
+    assert.matches("sizes 20,13 are not those of 2 parts of '%w+', which is 32 long",
+      message(run, cut { input = 1, dim = 0, sizes = { 20, 13 } }, 2))
+    assert.matches("sizes 32,0 are not those of 2 parts",
+      message(run, cut { input = 1, dim = 0, sizes = { 32, 0 } }, 2))
+    assert.matches("'%w+' is cut into parts of given sizes already", message(run, function(g)
+      g:partition(linear(g), { input = 1, dim = 0, sizes = { 20, 12 } })
+      g:partition(linear(g), { input = 1, dim = 0 }, 2)
+    end, 4))
+    assert.matches("'%w+' is cut already; sizes are given in the first step",
+      message(run, function(g)
+        g:partition(linear(g), { input = 1, dim = 0 }, 2)
+        g:partition(linear(g), { input = 1, dim = 0, sizes = { 20, 12 } })
+      end, 4))
+  end)
+
   it('names frozen and unknown dimensions', function()
     local function cut(op, where)
       return message(run, function(g) g:partition(g:select({ op = op })[1], where, 2) end, 2)

@@ -84,6 +84,23 @@ describe('the program of a pipeline', function()
     end
   end)
 
+  it('checks the programs of all ranks before it writes them', function()
+    local generate = require 'nnscaler.runtime.generate'
+    local check, seen = lower.check_ranks, nil
+    lower.check_ranks = function(programs, plan)
+      seen = #programs
+      check(programs, plan)
+      error 'broken'
+    end
+    local plan = plan_of(graph, {}, 2)
+    local ok, message = pcall(generate.all, graph, plan, { plan_ngpus = 2, runtime_ngpus = 2 },
+      { mode = 'training', first = true, model = 'GPT', device = 'cpu' })
+    lower.check_ranks = check
+    assert.is_false(ok)
+    assert.matches('broken', tostring(message))
+    assert.equal(2, seen)
+  end)
+
   it('refuses buffers that micro-batches update out of order', function()
     local model = nn.class 'Normed'
     function model:init() self.norm = nn.BatchNorm2d(4) end

@@ -119,8 +119,22 @@ TEST_CASE("the back end follows from the launcher") {
   CHECK(backend("auto", {"slurm", 0, 2, 0, 2}, {{"MASTER_ADDR", "a"}}) == "gloo");
   CHECK(backend("gloo", {"mpirun", 0, 2, 0, 2}) == "gloo");
   CHECK(backend("smoke", {}) ==
-        "[comm.backend] unknown back end 'smoke'; expected one of auto, local, gloo, mpi");
+        "[comm.backend] unknown back end 'smoke'; expected one of auto, local, gloo, mpi, nccl");
   CHECK(backend("local", {"mpirun", 0, 2, 0, 2}) ==
         "[comm.backend] 'local' joins threads of one process, but 2 processes were started "
-        "(mpirun); expected mpi or gloo");
+        "(mpirun); expected mpi, gloo or nccl");
+  const auto on_gpu = [](const std::string& wanted, const Launch& launch) {
+    try {
+      return choose_backend(wanted, launch, [](const std::string&) { return std::nullopt; }, true);
+    } catch (const Error& e) {
+      return std::string(e.message());
+    }
+  };
+  CHECK(on_gpu("auto", {"mpirun", 0, 2, 0, 2}) == "nccl");
+  CHECK(on_gpu("auto", {"torchrun", 0, 2, 0, 2}) == "nccl");
+  CHECK(on_gpu("auto", {"mpirun", 0, 1, 0, 1}) == "mpi");
+  CHECK(on_gpu("nccl", {"slurm", 0, 2, 0, 2}) == "nccl");
+  CHECK(on_gpu("gloo", {"mpirun", 0, 2, 0, 2}) ==
+        "[comm.backend] 'gloo' moves the memory of hosts, but the ranks compute on GPUs; expected "
+        "nccl");
 }

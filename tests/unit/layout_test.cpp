@@ -125,7 +125,8 @@ World carry_out(const Step& step, const World& before, const Shape& shape) {
   return after;
 }
 
-Layout random_layout(const std::vector<int>& devices, size_t dims, bool values) {
+Layout random_layout(const std::vector<int>& devices, const Shape& shape, bool values) {
+  const size_t dims = shape.size();
   Layout layout{devices, {}};
   int rest = static_cast<int>(devices.size());
   while (rest > 1) {
@@ -135,8 +136,20 @@ Layout random_layout(const std::vector<int>& devices, size_t dims, bool values) 
     const int size = *rc::gen::elementOf(sizes);
     const int kind = *rc::gen::inRange(0, values ? 3 : 2);
     Axis axis{size, AxisKind::replicate, 0};
-    if (kind == 1 && dims > 0)
+    if (kind == 1 && dims > 0) {
       axis = {size, AxisKind::split, *rc::gen::inRange(0, static_cast<int>(dims))};
+      const bool first = std::none_of(layout.axes.begin(), layout.axes.end(), [&](const Axis& a) {
+        return a.kind == AxisKind::split && a.dim == axis.dim;
+      });
+      if (first && *rc::gen::inRange(0, 4) == 0) {  // parts of given sizes
+        int64_t left = shape[static_cast<size_t>(axis.dim)];
+        for (int i = 1; i < size; ++i) {
+          axis.sizes.push_back(*rc::gen::inRange<int64_t>(0, left + 1));
+          left -= axis.sizes.back();
+        }
+        axis.sizes.push_back(left);
+      }
+    }
     if (kind == 2) axis.kind = AxisKind::value;
     layout.axes.push_back(axis);
     rest /= size;
@@ -185,8 +198,8 @@ TEST_CASE("an adapter inside a device set leaves every device with its piece") {
     Shape shape;
     const int dims = *rc::gen::inRange(1, 4);
     for (int d = 0; d < dims; ++d) shape.push_back(*rc::gen::element<int64_t>(0, 1, 2, 3, 4, 7, 8));
-    const auto from = random_layout(shuffled(0, n), shape.size(), true);
-    const auto to = random_layout(shuffled(0, n), shape.size(), false);
+    const auto from = random_layout(shuffled(0, n), shape, true);
+    const auto to = random_layout(shuffled(0, n), shape, false);
     check_adapter(from, to, shape);
   }));
 }
@@ -196,9 +209,9 @@ TEST_CASE("an adapter between device sets leaves every device with its piece") {
     Shape shape;
     const int dims = *rc::gen::inRange(0, 3);
     for (int d = 0; d < dims; ++d) shape.push_back(*rc::gen::element<int64_t>(0, 1, 2, 3, 4, 5, 8));
-    const auto from = random_layout(shuffled(0, *rc::gen::inRange(1, 5)), shape.size(), true);
-    const auto to = random_layout(shuffled(*rc::gen::element(4, 2, 8), *rc::gen::inRange(1, 7)),
-                                  shape.size(), false);
+    const auto from = random_layout(shuffled(0, *rc::gen::inRange(1, 5)), shape, true);
+    const auto to =
+        random_layout(shuffled(*rc::gen::element(4, 2, 8), *rc::gen::inRange(1, 7)), shape, false);
     check_adapter(from, to, shape);
   }));
 }

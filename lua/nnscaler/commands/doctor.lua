@@ -60,6 +60,21 @@ local function libtorch(report)
   if not has_cuda then table.insert(report.lines, { '  no cuda', reason }) end
 end
 
+local function back_ends(report)
+  local ok, comm = pcall(require, 'nnscaler._C.comm')
+  if not ok then return end -- LibTorch cannot be opened, and that was said
+  local usable, missing = {}, {}
+  for _, backend in ipairs(comm.backends()) do
+    if backend.problem == '' then
+      usable[#usable + 1] = backend.name
+    else
+      missing[#missing + 1] = { '  no ' .. backend.name, backend.problem }
+    end
+  end
+  table.insert(report.lines, { 'back ends', table.concat(usable, ', ') })
+  for _, line in ipairs(missing) do table.insert(report.lines, line) end
+end
+
 local function library(report)
   local from_disk = os.getenv 'NNSCALER_LUA_PATH'
   table.insert(report.lines, { '  library', from_disk
@@ -85,7 +100,7 @@ function M.examine()
   table.insert(report.lines, { 'LuaJIT', ('%s, compiler %s'):format(
     jit.version:gsub('^LuaJIT ', ''), jit.status() and 'on' or 'off') })
   libtorch(report)
-  table.insert(report.lines, { 'back ends', 'local (ranks as threads of one process)' })
+  back_ends(report)
   processors(report)
   return report
 end

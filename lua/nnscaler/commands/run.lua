@@ -42,7 +42,8 @@ local function ranks_to_start(opts)
 end
 
 -- Starts the ranks as processes: each is this command without -n.
-local function supervise(opts, comm, count)
+local function supervise(opts, loaded, count)
+  local comm = loaded.comm
   local arguments = { 'run', opts.job }
   for _, change in ipairs(opts.changes) do arguments[#arguments + 1] = change end
   for _, name in ipairs { 'metrics', 'log_level' } do
@@ -52,7 +53,8 @@ local function supervise(opts, comm, count)
     end
   end
   return launch.supervise { ranks = count, beat_s = comm.heartbeat_s, arguments = arguments,
-    program = require('nnscaler._C.base').executable, meets_by_tcp = comm.backend == 'gloo' }
+    program = require('nnscaler._C.base').executable,
+    meets_by_tcp = comm.backend == 'gloo' or (loaded.device or ''):match '^cuda' ~= nil }
 end
 
 --- Trains; returns the exit code.
@@ -73,7 +75,7 @@ function M.run(opts)
     ranks.finish()
     return 0
   end
-  if loaded.comm.backend ~= 'local' then return supervise(opts, loaded.comm, count) end
+  if loaded.comm.backend ~= 'local' then return supervise(opts, loaded, count) end
   local comm, base = require 'nnscaler._C.comm', require 'nnscaler._C.base'
   comm.run_local(count, 'nnscaler.commands.run_rank', base.json_encode(opts))
   return 0

@@ -170,13 +170,14 @@ function Graph:params()
 end
 
 ---Cuts an operator along the dimension `where.dim` of its operand `where.input`, inside the parts
----of earlier calls. With `uneven`, parts may differ by one.
+---of earlier calls. With `uneven`, parts may differ by one; with `sizes` they have those.
 ---@param node nnscaler.PolicyNode
----@param where { input: integer, dim: integer, uneven?: boolean }
----@param parts integer
+---@param where { input: integer, dim: integer, uneven?: boolean, sizes?: integer[] }
+---@param parts? integer as many as sizes
 function Graph:partition(node, where, parts)
   self.beat()
-  self.builder:partition(node.id, where.input, where.dim, parts, where.uneven)
+  self.builder:partition(node.id, where.input, where.dim, parts or #where.sizes, where.uneven,
+    where.sizes)
 end
 
 ---Tells why `partition` would refuse, or nil. With `where.in_turns`, also why the parts could not
@@ -184,8 +185,8 @@ end
 ---@return string?
 function Graph:refusal(node, where, parts)
   self.beat()
-  return self.builder:refusal(node.id, where.input, where.dim, parts, where.uneven,
-    where.in_turns)
+  return self.builder:refusal(node.id, where.input, where.dim, parts or #where.sizes, where.uneven,
+    where.in_turns, where.sizes)
 end
 
 ---Tells what `partition` would do to each tensor: the dimension that it cuts, 'value' or

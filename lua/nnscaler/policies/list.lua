@@ -105,7 +105,7 @@ function M.apply(graph, entries)
     local steps = entry.partition
     if steps and steps.input then steps = { steps } end
     for _, step in ipairs(steps or {}) do
-      graph:partition(node, step, step.parts or count)
+      graph:partition(node, step, step.parts or not step.sizes and count or nil)
     end
     if not steps then graph:replicate(node, entry.devices and #entry.devices or count) end
     if entry.devices then graph:assign(node, entry.devices) end

@@ -2,6 +2,7 @@
 --- completed its gradients, always in the order of the program, so that all ranks agree; back ends
 --- that work asynchronously overlap it with what is left of backward.
 local C = require 'nnscaler._C.runtime'
+local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler.runtime.comm'
 local tensor = require 'nnscaler.tensor'
 
@@ -57,7 +58,8 @@ Reducer.__index = Reducer
 ---@return nnscaler.Reducer
 function M.new(options)
   local self = setmetatable({ places = options.places, device = options.device, buckets = {},
-    shares = {}, watch = {}, overlap = options.overlap }, Reducer)
+    shares = {}, watch = {}, overlap = options.overlap,
+    times = { steps = 0, under_way = 0, waited = 0 } }, Reducer)
   for _, share in ipairs(options.shares) do self.shares[share.name] = share end
   for i, bucket in ipairs(options.buckets) do
     local own = { ranks = bucket.ranks, names = bucket.names, addends = 0 }
@@ -104,8 +106,19 @@ function Reducer:arm()
   watched = self.overlap and #self.buckets > 0 and self.watch or nil
 end
 
+-- Drives on what is under way: some back ends move only when they are asked.
+function Reducer:poll()
+  for i = 1, self.started do
+    local bucket = self.buckets[i]
+    if bucket.handle and not bucket.ended and bucket.handle:done() then
+      bucket.ended = base.clock()
+    end
+  end
+end
+
 -- An addend of a bucket's gradients came.
 function Reducer:count(bucket)
+  self:poll()
   bucket.left = bucket.left - 1
   while self.started < #self.buckets and self.buckets[self.started + 1].left == 0 do
     self.started = self.started + 1
@@ -129,8 +142,20 @@ function Reducer:start(bucket)
     local flat = {}
     for i, name in ipairs(bucket.names) do flat[i] = self:gradient(name):reshape { -1 } end
     bucket.flat = #flat > 1 and tensor.cat(flat, 0) or flat[1]
+    bucket.began, bucket.ended = base.clock(), nil
     bucket.handle = comm.group(bucket.ranks):all_reduce_async(bucket.flat)
+    self.times.waited = self.times.waited + base.clock() - bucket.began
   end)
+end
+
+--- How long sums were under way since the start, and which share of that this rank did not wait
+--- for; nil where there are none.
+---@return { seconds: number, hidden: number }|nil seconds a step; hidden: from 0 to 1
+function Reducer:overlapped()
+  local times = self.times
+  if #self.buckets == 0 or times.steps == 0 or times.under_way == 0 then return nil end
+  return { seconds = times.under_way / times.steps,
+    hidden = math.max(0, 1 - times.waited / times.under_way) }
 end
 
 --- Starts what is left and waits for all sums.
@@ -139,8 +164,13 @@ function Reducer:finish()
   for i = self.started + 1, #self.buckets do self:start(self.buckets[i]) end
   self.started = #self.buckets
   tensor.no_grad(function()
+    self.times.steps = self.times.steps + 1
     for _, bucket in ipairs(self.buckets) do
+      local asked = base.clock()
       bucket.handle:wait()
+      local now = base.clock()
+      self.times.waited = self.times.waited + now - asked
+      self.times.under_way = self.times.under_way + (bucket.ended or now) - bucket.began
       local start = 0
       for _, name in ipairs(bucket.names) do
         local gradient = self:gradient(name)

@@ -128,12 +128,12 @@ function Sharing:agree_gradients(shares)
   return sorted.sorted_keys(any)
 end
 
--- A hash of a micro-batch: tensors with their contents, other values as text.
-local function fingerprint(sample)
-  local parts, hash = {}, require('nnscaler._C.train').fingerprint
+-- What `of` says of each tensor of a micro-batch, and its other values, as text.
+local function told(sample, of)
+  local parts = {}
   local function walk(value)
     if type(value) == 'userdata' then
-      parts[#parts + 1] = hash(value)
+      parts[#parts + 1] = of(value)
     elseif type(value) == 'table' then
       for key, item in sorted.sorted_pairs(value) do
         parts[#parts + 1] = tostring(key)
@@ -144,28 +144,36 @@ local function fingerprint(sample)
     end
   end
   walk(sample)
-  return base.hash(table.concat(parts, ' '))
+  return table.concat(parts, ' ')
 end
 
---- Raises when ranks of a scale unit are about to train on different micro-batches. Compares in the
---- first three steps, then in every hundredth.
+local function shape_of(x) return ('%s[%s]'):format(x.dtype, table.concat(x.shape, ', ')) end
+
+-- What of that is shapes, or of a micro-batch that is missing.
+local function shapes_told(text) return text and text:match '^[^\n]*' or 'none' end
+
+--- Raises when ranks of a scale unit are about to train on different micro-batches: of other shapes
+--- or, compared in the first three steps and in every hundredth, with other contents.
 ---@param samples any[] of this step
 ---@param step integer
 function Sharing:check_samples(samples, step)
-  if self.plan_ngpus == 1 or (step >= 3 and step % 100 ~= 0) then return end
-  local mine = {}
-  for k, sample in ipairs(samples) do mine[k] = fingerprint(sample) end
+  if self.plan_ngpus == 1 then return end
+  local contents = step < 3 or step % 100 == 0
+  local mine, hash = {}, require('nnscaler._C.train').fingerprint
+  for k, sample in ipairs(samples) do
+    mine[k] = told(sample, shape_of)
+    if contents then mine[k] = mine[k] .. '\n' .. base.hash(told(sample, hash)) end
+  end
   local all = groups.group(self.together):exchange(base.json_encode(mine))
-  local first = base.json_decode(all[1])
   for r, text in ipairs(all) do
-    local theirs = base.json_decode(text)
-    for k = 1, math.max(#first, #theirs) do
-      if first[k] ~= theirs[k] then
-        fail('data', 'runtime.sample', ('step %d: rank %d has another micro-batch %d than rank %d; '
-          .. 'expected one sample on all ranks of a scale unit'):format(step + 1,
-          self.together[r], k - 1, self.together[1]),
-          'the loader must not depend on the rank, only on the unit: same files, seed and order')
-      end
+    if text ~= all[1] then
+      local first, theirs, k = base.json_decode(all[1]), base.json_decode(text), 1
+      while first[k] == theirs[k] do k = k + 1 end
+      local a, b = shapes_told(first[k]), shapes_told(theirs[k])
+      fail('data', 'runtime.sample', ('step %d: rank %d has another micro-batch %d than rank %d%s; '
+        .. 'expected one sample on all ranks of a scale unit'):format(step + 1, self.together[r],
+        k - 1, self.together[1], a == b and '' or (': %s and not %s'):format(b, a)),
+        'the loader must not depend on the rank, only on the unit: same files, seed and order')
     end
   end
 end

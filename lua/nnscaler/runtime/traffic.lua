@@ -62,8 +62,9 @@ end
 function M.line(program, list, micro_batches)
   local calls, all, paired = {}, program:adapters()
   for i, t in ipairs(M.step(list, micro_batches)) do calls[i] = ('%d %s'):format(t.calls, t.op) end
-  return ('%d adapters, %d of them fused pairs; in a step of %d micro-batches %s, %s sent'):format(
-    all, paired, micro_batches, calls[1] and table.concat(calls, ', ') or 'no collectives',
+  local text = '%d adapters, %d of them fused pairs; in a step of %d micro-batch(es) %s, %s sent'
+  return text:format(all, paired, micro_batches,
+    calls[1] and table.concat(calls, ', ') or 'no collectives',
     units.bytes(M.bytes(list, micro_batches)))
 end
 

@@ -18,7 +18,7 @@ local kLines = 64 -- ranks that the log lists
 function M.new(job)
   local name, id = process.host()
   local mine = { name = name, id = id, processors = process.processor_list(),
-    device = job.device or 'cpu' }
+    device = job.device == 'cuda' and 'cuda:' .. ranks.local_rank() or job.device or 'cpu' }
   local all = {}
   for i, text in ipairs(ranks.exchange(base.json_encode(mine))) do
     all[i] = base.json_decode(text)

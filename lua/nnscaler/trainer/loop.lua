@@ -80,6 +80,14 @@ local function after_step(t, metrics, result)
   return reason, epoch_ended
 end
 
+-- How much of the communication of gradients was hidden behind computation.
+local function tell_overlap(t)
+  local told = t.sharing and t.engine.reducer:overlapped()
+  if not told then return end
+  t:say('info', 'Sums of gradients over ranks: %.3g ms a step, %.0f %% of it beside backward.',
+    1000 * told.seconds, 100 * told.hidden)
+end
+
 --- Trains until something ends the run.
 ---@param t nnscaler.Trainer
 ---@return string reason
@@ -93,6 +101,7 @@ function M.run(t)
     reason, new_epoch = after_step(t, step.run(t))
   end
   t.hooks:fire('on_train_end', t)
+  tell_overlap(t)
   t:say('info', '%s', reason)
   return reason
 end

@@ -6,13 +6,13 @@ local gather = require 'nnscaler.trainer.gather'
 local history = require 'nnscaler.trainer.history'
 local saver = require 'nnscaler.trainer.saver'
 local shapes = require 'nnscaler.checkpoint.shapes'
+local shared_checkpoint = require 'nnscaler.trainer.shared_checkpoint'
 
 local M = {}
 
 -- Path of the checkpoint to go on from; nil, said in the log, when 'last' or 'best' is not there.
 local function find(t)
   local name, folder = t.args.checkpoint.resume_from, t.args.checkpoint.save_dir
-  if name == nil then return nil end
   if name == 'last' or name == 'best' then
     local there = base.file_exists(folder .. '/' .. name .. '/manifest.json') == 'file'
       or (name == 'last' and #checkpoint.list(folder) > 0)
@@ -45,9 +45,16 @@ end
 
 ---@param t nnscaler.Trainer
 function M.run(t)
-  local path = find(t)
-  if not path then return end
-  local saved = checkpoint.open(path)
+  if t.args.checkpoint.resume_from == nil then return end
+  local saved
+  if t.sharing then
+    saved = shared_checkpoint.open(t, find)
+  else
+    local path = find(t)
+    saved = path and checkpoint.open(path)
+  end
+  if not saved then return end
+  local path = saved.path
   local weights, state = saver.weights(t), saved.state
   local filed = shapes.to_file(t.model, weights)
   t.hooks:fire('on_load_checkpoint', t, saved)

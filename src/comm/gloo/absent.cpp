@@ -4,8 +4,12 @@
 
 namespace nns::comm {
 
+std::string gloo_problem() {
+  return "this build has no gloo back end";
+}
+
 std::shared_ptr<Communicator> connect_gloo(const Launch&, const ConnectOptions&) {
-  throw Error(ErrorKind::communication, "[comm.gloo] this build has no gloo back end",
+  throw Error(ErrorKind::communication, "[comm.gloo] " + gloo_problem(),
               "install libgloo-dev and build again");
 }
 

@@ -3,7 +3,6 @@
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
 #include <ATen/ops/from_blob.h>
 
@@ -17,24 +16,14 @@
 #include "base/log.h"
 #include "comm/backend.h"
 #include "comm/staged.h"
+#include "comm/store.h"
+#include "launch/wire.h"
 
 namespace nns::comm {
 namespace {
 
 using GlooPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
-
-// What LibTorch throws, as an error of ours.
-template <class F>
-auto guarded_call(const char* operation, F call) {
-  try {
-    return call();
-  } catch (const c10::Error& e) {
-    fail(ErrorKind::communication, "[comm.{}] {}", operation, e.what_without_backtrace());
-  } catch (const std::runtime_error& e) {
-    fail(ErrorKind::communication, "[comm.{}] {}", operation, e.what());
-  }
-}
 
 at::Tensor view(void* data, int64_t bytes) {
   return at::from_blob(data, {bytes}, at::kByte);
@@ -116,50 +105,22 @@ class GlooGroup : public StagedGroup {
   std::deque<std::pair<WorkPtr, at::Tensor>> outgoing_;
 };
 
-std::chrono::milliseconds milliseconds(double seconds) {
-  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-}
-
-std::string variable(const launch::Environment& environment, const char* name) {
-  const auto value = environment(name);
-  if (!value || value->empty())
-    throw Error(ErrorKind::usage, fmt::format("[comm.gloo] {} is not set", name),
-                "gloo meets at MASTER_ADDR:MASTER_PORT, which torchrun sets; give them to the "
-                "ranks, or choose another comm.backend");
-  return *value;
-}
-
-c10::intrusive_ptr<c10d::Store> join_store(const Launch& me, std::chrono::milliseconds limit) {
+// Of the interface that a person names, else of the one that leads to where the ranks meet.
+auto device() {
   const launch::Environment environment = launch::process_environment();
-  const std::string host = variable(environment, "MASTER_ADDR");
-  const std::string port = variable(environment, "MASTER_PORT");
-  const int number = std::atoi(port.c_str());
-  if (number < 1 || number > 65535 || std::to_string(number) != port)
-    fail(ErrorKind::usage, "[comm.gloo] MASTER_PORT is '{}'; expected a port, 1 to 65535", port);
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(number);
-  // Under torchrun its agent serves there.
-  options.isServer = me.rank == 0 && environment("TORCHELASTIC_USE_AGENT_STORE") != "True";
-  options.waitWorkers = false;
-  options.timeout = limit;
-  return guarded_call("gloo", [&]() -> c10::intrusive_ptr<c10d::Store> {
-    auto store = c10::make_intrusive<c10d::TCPStore>(host, options);
-    // A restart by torchrun must not meet the keys of the ranks before.
-    return c10::make_intrusive<c10d::PrefixStore>(
-        environment("TORCHELASTIC_RESTART_COUNT").value_or("0"), store);
-  });
+  if (const auto interface = environment("GLOO_SOCKET_IFNAME"))
+    return c10d::ProcessGroupGloo::createDeviceForInterface(*interface);
+  const std::string own = launch::address_towards(*environment("MASTER_ADDR"));
+  return own.empty() ? c10d::ProcessGroupGloo::createDefaultDevice()
+                     : c10d::ProcessGroupGloo::createDeviceForHostname(own);
 }
 
 class GlooCommunicator : public Communicator {
  public:
   GlooCommunicator(const Launch& me, const ConnectOptions& options) : launch_(me) {
-    store_ = join_store(me, milliseconds(options.join_timeout_s));
+    store_ = join_store("gloo", me, milliseconds(options.join_timeout_s));
     options_ = c10d::ProcessGroupGloo::Options::create(milliseconds(options.timeout_s));
-    const auto interface = launch::process_environment()("GLOO_SOCKET_IFNAME");
-    options_->devices.push_back(guarded_call("gloo", [&] {
-      return interface ? c10d::ProcessGroupGloo::createDeviceForInterface(*interface)
-                       : c10d::ProcessGroupGloo::createDefaultDevice();
-    }));
+    options_->devices.push_back(guarded_call("gloo", device));
     std::vector<int> all;
     for (int r = 0; r < me.size; ++r) all.push_back(r);
     group(std::move(all));
@@ -193,6 +154,10 @@ class GlooCommunicator : public Communicator {
 };
 
 }  // namespace
+
+std::string gloo_problem() {
+  return "";
+}
 
 std::shared_ptr<Communicator> connect_gloo(const Launch& launch, const ConnectOptions& options) {
   return std::make_shared<GlooCommunicator>(launch, options);

@@ -4,8 +4,12 @@
 
 namespace nns::comm {
 
+std::string mpi_problem() {
+  return "this build has no mpi back end";
+}
+
 std::shared_ptr<Communicator> connect_mpi(const Launch&, const ConnectOptions&) {
-  throw Error(ErrorKind::communication, "[comm.mpi] this build has no mpi back end",
+  throw Error(ErrorKind::communication, "[comm.mpi] " + mpi_problem(),
               "install libopenmpi-dev and build again");
 }
 

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "comm/backend.h"
 #include "comm/mpi/all_reduce.h"
-#include "comm/mpi/library.h"
 #include "comm/mpi/world.h"
 #include "comm/staged.h"
 

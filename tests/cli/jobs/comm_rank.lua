@@ -16,12 +16,14 @@ for _, argument in ipairs { ... } do
   end
 end
 
+local launch = require('nnscaler._C.launch').read()
+if options.backend == 'nccl' then options.device = 'cuda:' .. launch.local_rank end
+
 local me = comm.connect(options)
 assert(comm.current():rank() == me:rank() and comm.connect():size() == me:size())
 for _, name in ipairs(names) do
   local ok, e = pcall(cases.run, name, me)
   if not ok then error(('case %s, rank %d: %s'):format(name, me:rank(), tostring(e)), 0) end
 end
-local launch = require('nnscaler._C.launch').read()
 base.log('info', 'test', ('%s %s: %d of %d ok'):format(me:backend(), launch.launcher, #names,
   #cases.names))

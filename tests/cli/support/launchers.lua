@@ -2,9 +2,10 @@
 -- program. A run that hangs is ended by `timeout`.
 local shell = require 'tests.cli.support.shell'
 
-local M = {}
-
 local venv = os.getenv 'NNSCALER_VENV' or (os.getenv 'HOME' .. '/.cache/nnscaler/venv')
+
+local M = { venv = venv }
+
 local kTorchrun = ("OMP_NUM_THREADS=1 timeout %%d '%s/bin/torchrun' --no-python"):format(venv)
 
 -- A port that nobody uses now.

@@ -11,7 +11,14 @@ local function randn(sizes, generator)
   return T.randn(sizes, { generator = generator, dtype = 'float64' })
 end
 
-local options = { gen_savedir = '', module_dtype = 'float64' }
+-- What parallelize gets beside the plan.
+local function options(more)
+  local out = { gen_savedir = '', module_dtype = 'float64' }
+  for _, key in ipairs { 'gen_savedir', 'reuse', 'load_module', 'module_fn' } do
+    if more and more[key] ~= nil then out[key] = more[key] end
+  end
+  return out
+end
 
 -- Random weights everywhere, in float64.
 local function randomise(model)
@@ -50,7 +57,7 @@ M.whole = {
 M.whole.parallel = function(policy, config)
   local sample = M.whole.sample(T.generator(1))
   return nnscaler.parallelize(M.whole.plain(), { batch = { ids = sample.ids, x = sample.x } },
-    policy, config, options)
+    policy, config, options())
 end
 
 -- 2: two parallel modules in a model with weights of its own; one of them is called twice.
@@ -84,10 +91,8 @@ M.parts = {
   plain = function() return randomise(Parts(block)) end,
   parallel = function(policy, config)
     local dummy = T.zeros({ 4, 8 }, { dtype = 'float64' }):requires_grad_()
-    local Class = nnscaler.parallelize(Block, { x = dummy }, policy, config, {
-      gen_savedir = '', module_dtype = 'float64', module_fn = function()
-        return randomise(Block(8))
-      end,
+    local Class = nnscaler.parallelize(Block, { x = dummy }, policy, config, options {
+      module_fn = function() return randomise(Block(8)) end,
     })
     local model = Parts(function() return Class() end)
     model:to 'float64'
@@ -119,7 +124,7 @@ M.statistics = {
   parallel = function(policy, config)
     local dummy = T.zeros({ 4, 1, 3, 3 }, { dtype = 'float64' })
     local model = Statistics(nnscaler.parallelize(randomise(Image()), { x = dummy }, policy, config,
-      options))
+      options()))
     randomise(model.last)
     return model
   end,
@@ -145,10 +150,10 @@ end
 M.end2end = {
   end2end = true,
   plain = function() return randomise(End2End()) end,
-  parallel = function(policy, config)
+  parallel = function(policy, config, more)
     config.use_end2end = true
     return nnscaler.parallelize(M.end2end.plain(), { data = M.end2end.sample(T.generator(1)) },
-      policy, config, options)
+      policy, config, options(more))
   end,
   sample = function(generator)
     return { data = randn({ 4, 8 }, generator),

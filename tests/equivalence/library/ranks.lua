@@ -280,6 +280,16 @@ function M.inference(case)
   return out
 end
 
+--- Programs that another process has written.
+function M.compiled(case)
+  local model = models.end2end.parallel('tp', config(2), { gen_savedir = case.folder,
+    reuse = 'match' }):materialize(3)
+  local data = models.end2end.sample(T.generator(5))
+  local out = { trained = model:train_step({ data })[1][1]:item() }
+  out.inferred = model:eval():infer_step({ data })[1][1]:item()
+  return out
+end
+
 --- Units meet new shapes at different times.
 function M.shapes()
   local plain, model = models.parts.plain():materialize(3), models.parts.parallel('dp', config(1))
@@ -352,15 +362,17 @@ function M.rules()
   local pp = ended('pp', { pipeline_nmicros = 2 })
   out.trained = message(function() pp:train_step { { x = x } } end)
   out.inferred = message(function() pp:eval():infer_step { { x = x } } end)
+  local dp = parallel('dp', 1):materialize(1)
   out.grad = message(function()
-    local dp = parallel('dp', 1):materialize(1)
     dp(x):sum():backward()
     return dp.fc.weight.grad
   end)
+  local input = x:clone():requires_grad_()
+  out.input = T.grad(dp(input):sum(), input)[1]:dim()
+  out.asked = message(T.grad, dp(x):sum(), { dp.fc.bias, dp.fc.weight })
   out.missing = message(nnscaler.merge_state_dicts, { nnscaler.state_dict(tp) })
   out.another = message(function()
-    nnscaler.load_deduped_state_dict(tp, nnscaler.deduped_state_dict(parallel('dp', 1)
-      :materialize(1)))
+    nnscaler.load_deduped_state_dict(tp, nnscaler.deduped_state_dict(dp))
   end)
   return out
 end

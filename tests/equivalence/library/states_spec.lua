@@ -1,6 +1,8 @@
 --- States, hooks, dummies, shapes and inference of parallel modules on rank threads.
 local base = require 'nnscaler._C.base'
+local T = require 'nnscaler.tensor'
 local comm = require 'nnscaler._C.comm'
+local models = require 'tests.equivalence.library.models'
 local runs = require 'tests.lua.support.runs'
 
 local function run(ranks, case)
@@ -113,4 +115,29 @@ describe('inference', function()
       end
     end)
   end
+end)
+
+describe('programs written without loading them', function()
+  it('run on the ranks they are for', function()
+    local folder = runs.folder()
+    finally(function() runs.remove(folder) end)
+    models.end2end.parallel('tp', { plan_ngpus = 2, runtime_ngpus = 4 }, {
+      gen_savedir = folder, load_module = false })
+    local function texts()
+      local list = {}
+      for _, name in ipairs(base.list_folder(folder .. '/End2End')) do
+        list[name] = base.file_read(folder .. '/End2End/' .. name)
+      end
+      return list
+    end
+    local before = texts()
+    local plain = models.end2end.plain():materialize(3)
+    local want = models.end2end.loss(plain, models.end2end.sample(T.generator(5))):item()
+    for _, got in ipairs(run(4, { run = 'compiled', folder = folder })) do
+      near(got.trained, want)
+      near(got.inferred, want)
+    end
+    assert.are.same(before, texts())
+    assert.is_truthy(before['gencode3.eval.lua'])
+  end)
 end)

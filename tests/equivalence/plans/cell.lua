@@ -3,8 +3,11 @@
 local Eager = require 'nnscaler.runtime.eager'
 local Program = require 'nnscaler.runtime.program'
 local T = require 'nnscaler.tensor'
+local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler.runtime.comm'
+local fingerprint = require('nnscaler._C.train').fingerprint
 local models = require 'tests.equivalence.plans.models'
+local ring = require 'tests.equivalence.support.ring'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local sample_of = require 'nnscaler.runtime.sample'
 local traffic = require 'nnscaler.runtime.traffic'
@@ -66,9 +69,7 @@ end
 -- What a rank should send in the first step by its program, and for loss and weight.
 local function expected_bytes(cell, program, micro_batches)
   local shared = program.sharing
-  local function control(numbers)
-    return 2 * (cell.ranks - 1) * math.ceil(numbers / cell.ranks) * 8
-  end
+  local function control(numbers) return ring(cell.ranks, shared.rank, numbers) end
   local forwards = shared.lockstep and math.ceil(cell.micro / shared.units) or micro_batches
   local backwards = forwards
   -- A micro-batch that counts for nothing has no backward, unless others wait for it.
@@ -107,6 +108,18 @@ local function run_plan(cell, dtype)
   return program, got
 end
 
+-- A hash of all that a rank has computed, to the last bit.
+local function bits_of(got)
+  local parts = {}
+  for _, step in ipairs(got.steps) do
+    parts[#parts + 1] = ('%a %a %a'):format(step.loss, step.weight, step.gnorm)
+  end
+  for _, field in ipairs { 'initial', 'gradients', 'weights', 'buffers' } do
+    for name, x in sorted_pairs(got[field]) do parts[#parts + 1] = name .. fingerprint(x) end
+  end
+  return base.hash(table.concat(parts, ' '))
+end
+
 local function whole(_, x) return x end
 
 -- Rows with their limits. In float32 the error against the float64 reference may be ten times that
@@ -136,11 +149,13 @@ end
 local M = {}
 
 --- Runs a cell: { model, policy, plan = plan_ngpus, ranks, micro, config = pas_config, dtype,
---- evaluate = whether to compare the loss in evaluation mode }.
+--- evaluate = whether to compare the loss in evaluation mode, bits = whether to hash what was
+--- computed }.
 ---@param cell table
 ---@return { worst: number, where: string, bad: string[], zero: string[], own: integer,
 ---  whole: integer, cut: integer, traffic: nnscaler.Traffic[], calls: table<string, integer>,
----  sent: integer|nil, expected: integer|nil, buffers: integer, trained: integer, plan: string }
+---  sent: integer|nil, expected: integer|nil, buffers: integer, trained: integer, plan: string,
+---  bits: string|nil }
 ---  cut: parameters of which the rank holds a part; trained: those that get a gradient; sent: bytes
 ---  of the first step
 function M.run(cell)
@@ -172,6 +187,7 @@ function M.run(cell)
   result.traffic = program.traffic or {}
   result.calls = traffic.of(result.traffic).calls
   result.sent, result.expected = got.sent, got.expected
+  result.bits = cell.bits and bits_of(got)
   result.plan = shared and shared.plan:text() or ''
   -- The policy has run on rank 0.
   if cell.policy == 'tests.equivalence.plans.random_policy' and shared.rank == 0 then

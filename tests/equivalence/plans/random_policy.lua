@@ -1,7 +1,7 @@
 --- A policy that draws a legal plan: `pas_config` = { seed, stages, schedule?, recompute?, keep?,
---- aim? }. Every choice is a function of the seed and the operator's number, so that leaving some
+--- aims? }. Every choice is a function of the seed and the operator's number, so that leaving some
 --- out (`keep`: numbers of the operators that are still cut) changes no other: plans can be shrunk.
---- `aim` is a way of cutting that is taken wherever it is legal.
+--- `aims` = { { id, input, dim }, … } are taken wherever they are legal.
 local M = {}
 
 -- A draw in [0, n) from whole numbers (Park, Miller 1988, some rounds).
@@ -34,14 +34,30 @@ local meshes = {
   [4] = { { 4 }, { 2, 2 }, { 2, 2 } }, [8] = { { 2, 4 }, { 4, 2 }, { 2, 2, 2 } },
 }
 
-local function cut(graph, node, config, each)
+-- Drawn sizes of so many parts of an operand's dimension, or nil where it is too short.
+local function sizes_of(graph, node, place, parts, ...)
+  local left = graph.values[node.inputs[place.input + 1] + 1].shape[place.dim + 1]
+  if left < parts then return nil end
+  local sizes = {}
+  for i = 1, parts - 1 do
+    sizes[i] = 1 + draw(left - (parts - i), i, ...)
+    left = left - sizes[i]
+  end
+  sizes[parts] = left
+  return sizes
+end
+
+local function cut(graph, node, config, each, aim)
   local seed, id = config.seed, node.id
   local mesh = meshes[each][draw(#meshes[each], seed, id, 1) + 1]
   for step, parts in ipairs(mesh) do
     local legal, aimed = {}, nil
     for _, place in ipairs(graph:choices(node)) do
-      local is_aim = M.way(node, place) == config.aim
+      local is_aim = aim and place.input == aim.input and place.dim == aim.dim
       place.uneven = is_aim or draw(4, seed, id, step, 2) == 0 or nil
+      place.sizes = draw(8, seed, id, step, 8) == 0
+        and sizes_of(graph, node, place, parts, seed, id, step, 9) or nil
+      if place.sizes and graph:refusal(node, place, parts) then place.sizes = nil end
       if not graph:refusal(node, place, parts) then
         legal[#legal + 1] = place
         aimed = aimed or is_aim and place
@@ -95,11 +111,15 @@ local function policy(_, graph, cfg)
     kept = {}
     for _, id in ipairs(config.keep) do kept[id] = true end
   end
+  local aims = {}
+  for _, aim in ipairs(config.aims or {}) do aims[aim.id] = aim end
   set_stages(graph, config, cfg.plan_ngpus)
   M.reset(graph:nodes())
   for _, node in ipairs(graph:nodes()) do
     local each = #graph:stage_devices(graph:stage_of(node))
-    if each > 1 and (not kept or kept[node.id]) then cut(graph, node, config, each) end
+    if each > 1 and (not kept or kept[node.id]) then
+      cut(graph, node, config, each, aims[node.id])
+    end
   end
   if config.recompute then set_recompute(graph, config) end
   graph:replicate_rest()

@@ -4,22 +4,37 @@ local comm = require 'nnscaler._C.comm'
 
 local M = {}
 
-local fields = { 'model', 'dtype', 'policy', 'plan', 'ranks', 'micro', 'config', 'evaluate' }
+local fields = { 'model', 'dtype', 'policy', 'plan', 'ranks', 'micro', 'config', 'evaluate',
+  'bits' }
 
---- Runs cells with equally many ranks in one session; cell.results[r] is what rank r - 1 measured.
+--- Cells as each rank takes them.
 ---@param list table[]
-function M.run(list)
+---@return string
+function M.encode(list)
   local sent = {}
   for i, cell in ipairs(list) do
     sent[i] = {}
     for _, field in ipairs(fields) do sent[i][field] = cell[field] end
   end
-  local by_rank = comm.run_local(list[1].ranks, 'tests.equivalence.plans.rank',
-    base.json_encode(sent))
-  for _, cell in ipairs(list) do cell.results = {} end
-  for r, text in ipairs(by_rank) do
-    for i, result in ipairs(base.json_decode(text)) do list[i].results[r] = result end
+  return base.json_encode(sent)
+end
+
+--- Keeps what the ranks gave: cell.results[r] is what rank r - 1 measured.
+---@param list table[]
+---@param by_rank table[][]
+function M.keep(list, by_rank)
+  for i, cell in ipairs(list) do
+    cell.results = {}
+    for r, results in ipairs(by_rank) do cell.results[r] = results[i] end
   end
+end
+
+--- Runs cells with equally many ranks in one session of rank threads.
+---@param list table[]
+function M.run(list)
+  local by_rank = comm.run_local(list[1].ranks, 'tests.equivalence.plans.rank', M.encode(list))
+  for r, text in ipairs(by_rank) do by_rank[r] = base.json_decode(text) end
+  M.keep(list, by_rank)
 end
 
 --- The same; an error ends a session, so then each cell runs alone and keeps its own as cell.error.

@@ -61,6 +61,33 @@ M.uneven_columns_2 = odd(2, { input = 0, dim = 1, uneven = true })
 M.uneven_columns_4 = odd(4, { input = 0, dim = 1, uneven = true })
 M.uneven_weights_3 = odd(3, { input = 1, dim = 0, uneven = true })
 
+-- Parts of given sizes: of rows (7), features (5) and weights.
+M.sizes_of_rows = odd(2, { input = 0, dim = 0, sizes = { 5, 2 } })
+M.sizes_of_rows_3 = odd(3, { input = 0, dim = 0, sizes = { 1, 4, 2 } })
+M.sizes_of_weights = odd(3, { input = 1, dim = 0, sizes = { 4, 1, 2 } })
+M.sizes_of_weights.cut = 1
+M.sizes_of_sums = odd(2, { input = 0, dim = 1, sizes = { 1, 4 } })
+M.sizes_and_other_shapes = odd(2, { input = 0, dim = 0, sizes = { 5, 3 } })
+M.sizes_and_other_shapes.sample = function(generator, k)
+  return { x = T.randn({ ({ 8, 7, 1 })[k], 5 }, { generator = generator, dtype = 'float64' }) }
+end
+-- Rows in given sizes, and inside them columns or sums.
+M.sizes_in_two_steps = odd(4)
+M.sizes_in_two_steps.policy = function(graph)
+  for _, node in ipairs(graph:nodes()) do
+    if not graph:refusal(node, { input = 0, dim = 0, sizes = { 6, 1 } }) then
+      graph:partition(node, { input = 0, dim = 0, sizes = { 6, 1 } })
+      local inner = { input = 0, dim = 1, uneven = true }
+      if graph:refusal(node, inner, 2) then
+        graph:replicate(node, 2)
+      else
+        graph:partition(node, inner, 2)
+      end
+    end
+  end
+  graph:replicate_rest()
+end
+
 -- The plan is made for 8 rows; then come 7 (uneven parts) and 1 (replicated).
 M.other_shapes = odd(2, { input = 0, dim = 0 })
 M.other_shapes.sample = function(generator, k)
