@@ -1,7 +1,7 @@
 --- hybrid: an even split of the operators, at the beginnings of blocks, over
---- `pas_config.pipeline_nstages` pipeline ranks (default 2), each with `pipeline_chunks` stages where
---- the schedule wants several (default 2); the other devices of the plan cut tensors inside a stage
---- along dimension 0 of operand 0.
+--- `pas_config.pipeline_nstages` pipeline ranks (default 2), each with `pipeline_chunks` stages
+--- where the schedule wants several (default 2); the other devices of the plan cut tensors inside
+--- a stage along dimension 0 of operand 0.
 local blocks = require 'nnscaler.policies.blocks'
 local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
