@@ -142,7 +142,9 @@ class Resolver {
           throw Error(
               ErrorKind::usage,
               fmt::format("[job.key] {}: '{}' is missing", to_string(table.mark), key->path),
-              key->help);
+              is_component(*key) ? fmt::format("add {} with a type: {}", key->path,
+                                               find_key(fmt::format("{}.type", key->path))->help)
+                                 : key->help);
       } else if (*key->fallback != '\0') {
         table.field(name) = parse_expression(key->fallback, {"default", 0, 0});
       }

@@ -152,7 +152,8 @@ TEST_CASE("wrong keys and values are named with their place") {
   CHECK(wrong("checkpoint: { every_n_epochs: 1, every_n_train_steps: 2 }\n")
             .find("exclude each other") != std::string::npos);
   CHECK(error_of([] { complete("model: m\ndataset: d\n"); }) ==
-        "[job.key] job.yaml:1:1: 'optimizer' is missing | What changes the weights.");
+        "[job.key] job.yaml:1:1: 'optimizer' is missing | add optimizer with a type: `adamw`, "
+        "`adam`, `sgd`, or a module of your own.");
   CHECK(error_of([] { complete("model: m\ndataset: d\noptimizer: sgd\n"); }) ==
         "[job.end] job.yaml:1:1: the job has no end | give max_train_steps or max_epochs");
   CHECK(
