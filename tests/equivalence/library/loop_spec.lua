@@ -35,7 +35,7 @@ describe('a hand-written loop,', function()
             })
           for r, text in ipairs(results) do
             local result = base.json_decode(text)
-            assert.is_true(result.worst <= 1e-10, ('rank %d: %s differs by %.3g'):format(r - 1,
+            assert.is_true(result.worst <= 1e-11, ('rank %d: %s differs by %.3g'):format(r - 1,
               result.where, result.worst))
             if plan[2] == 'tp' and model ~= 'statistics' then assert.is_true(result.cut > 0) end
           end
