@@ -104,6 +104,12 @@ int stage(lua_State* L) {  // (builder, first nodes, list of device lists)
   builder_at(L).stage(first, std::move(devices));
   return 0;
 }
+int hooks(lua_State* L) {  // (builder, node, { before =, after =, meta = })
+  builder_at(L).hooks(small(L, 2), {script::field_string(L, 3, "before", ""),
+                                    script::field_string(L, 3, "after", ""),
+                                    script::field_string(L, 3, "meta", "")});
+  return 0;
+}
 int recompute(lua_State* L) {  // (builder, nodes)
   builder_at(L).recompute(ints_at(L, 2));
   return 0;
@@ -310,6 +316,7 @@ int open(lua_State* L) {
                                     {"assign", guarded<assign>},
                                     {"stage", guarded<stage>},
                                     {"recompute", guarded<recompute>},
+                                    {"hooks", guarded<hooks>},
                                     {"schedule", guarded<schedule>},
                                     {"weights", guarded<weights>},
                                     {"strict", guarded<strict>},

@@ -52,11 +52,13 @@ std::string FileWriter::body() {
 }
 
 std::set<std::string> FileWriter::reserved_names() {
-  std::set<std::string> names = {"rt",      "aten",       "nnscaler",   "comm",
-                                 "block",   "release",    "accumulate", "accumulate_copy",
-                                 "update",  "random_key", "input",      "seed",
-                                 "rest",    "i",          "_",          "unpack",
-                                 "require", "math"};
+  std::set<std::string> names = {"rt",      "aten",       "nnscaler",
+                                 "comm",    "hook",       "block",
+                                 "release", "accumulate", "accumulate_copy",
+                                 "update",  "random_key", "input",
+                                 "seed",    "rest",       "i",
+                                 "_",       "unpack",     "require",
+                                 "math"};
   names.insert(std::begin(kTables), std::end(kTables));
   names.erase("_");
   return names;

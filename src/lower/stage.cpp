@@ -141,6 +141,9 @@ std::vector<Ref> StageLowering::call(const Node& node, int turn, std::vector<Ins
   CallSite site{node.ordinal, node.context.grad_enabled, region, {}, {}};
   std::vector<TensorType> types;
   std::vector<NamedArg> args = local_call(node, turn, site, types);
+  std::vector<Ref> operands;
+  for_each_ref(args, [&](Ref ref) { operands.push_back(ref); });
+  emit_hook(node, true, std::move(operands));
   std::optional<std::vector<Ref>> part;
   if (const NodePlacement* placed = where_.planned() ? where_.placed(node) : nullptr)
     part = emit_part({graph_, node, *placed, exchange_, where_.device()}, args, site, tape_, e_);
@@ -161,6 +164,7 @@ std::vector<Ref> StageLowering::call(const Node& node, int turn, std::vector<Ins
     if (static_cast<size_t>(outs[i].id) >= first_slot)
       out_.program.slots[static_cast<size_t>(outs[i].id)].name = name;
   }
+  emit_hook(node, false, outs);
   if (region >= 0)  // statistics are not part of it
     regions_[region].emplace_back(first, instrs.size());
   return outs;
@@ -209,6 +213,16 @@ std::vector<NamedArg> StageLowering::local_call(const Node& node, int turn, Call
     types.push_back({std::move(local), whole.dtype});
   }
   return args;
+}
+
+// The person's function before or after a call, if the plan has one.
+void StageLowering::emit_hook(const Node& node, bool before, std::vector<Ref> tensors) {
+  if (!where_.planned()) return;
+  const plan::Hooks& hooks = where_.fitted().ops[static_cast<size_t>(node.id)].hooks;
+  const std::string& name = before ? hooks.before : hooks.after;
+  if (name.empty()) return;
+  e_.call_typed(before ? "hook::before" : "hook::after",
+                {{"name", name}, {"meta", hooks.meta}, {"tensors", std::move(tensors)}}, {});
 }
 
 void StageLowering::emit_send(Ref x, Shape moves, int64_t tag) {
@@ -451,6 +465,7 @@ std::map<int, Ref> StageLowering::replay(int region, std::vector<Instr>& instrs)
   const std::vector<Instr>& forward = out_.program.segments[forward_].instrs;
   for (auto [first, last] : regions_.at(region))
     for (size_t i = first; i < last; ++i) {
+      if (forward[i].op.starts_with("hook::")) continue;  // it has run
       Instr copy = forward[i];
       for_each_ref(copy.args, [&](Ref& ref) {
         if (const auto it = moved.find(ref.id); it != moved.end()) ref = it->second;

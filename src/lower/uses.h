@@ -39,9 +39,10 @@ inline bool is_local(const Program& program, int slot) {
 
 // Whether the result of `op` has memory of its own. Unknown operators count as views.
 bool makes_memory(std::string_view op);
-// Whether `op` does something beside its results: other ranks wait for it.
+// Whether `op` does something beside its results: other ranks wait for it, or a person does.
 inline bool has_effect(std::string_view op) {
-  return op == "comm::send" || op == "comm::receive" || op == "comm::move";
+  return op == "comm::send" || op == "comm::receive" || op == "comm::move" ||
+         op.starts_with("hook::");
 }
 // Whether `op` writes its first argument and returns it.
 inline bool is_in_place(std::string_view op) {

@@ -228,7 +228,7 @@ Plan Builder::finish(const std::string& policy) {
         fail(ErrorKind::plan, "[plan.finish] {}: device {} is not of stage {} ({})",
              to_string(key(id)), d, o.stage, fmt::join(stage, ","));
     }
-    plan_.ops.push_back({key(id), o.steps, o.devices, o.stage, o.recompute});
+    plan_.ops.push_back({key(id), o.steps, o.devices, o.stage, o.recompute, o.hooks});
   }
   for (int d = 0; d < plan_.plan_ngpus; ++d)
     if (!used.contains(d) && !ops_.empty())

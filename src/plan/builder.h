@@ -40,6 +40,7 @@ class Builder {
   // Starts stages: the first node of each but the first, ascending.
   void stage(const std::vector<int>& first_nodes, std::vector<std::vector<int>> devices);
   void recompute(const std::vector<int>& nodes);
+  void hooks(int node, Hooks hooks) { op(node).hooks = std::move(hooks); }
   // `orders` of a custom schedule, as plan::Plan has them.
   void schedule(const std::string& name, int micro_batches, int chunks,
                 std::vector<std::string> orders = {});
@@ -61,6 +62,7 @@ class Builder {
     std::vector<Step> steps;
     std::vector<int> devices;
     int stage = 0, recompute = -1;
+    Hooks hooks;
     bool planned = false;
     std::map<std::string, int> cuts;  // by identifier
     std::set<std::string> sized;      // those cut into given sizes

@@ -83,6 +83,7 @@ class Fit {
     op.key = {node.module, node.op, node.ordinal};
     const int parts = op.parts();
     op.recompute = -1;
+    op.hooks = {};
     op.steps = {{-1, 0, parts}};
     const auto inputs = graph::inputs_of(node);
     const auto b = binding(node);

@@ -25,10 +25,14 @@ std::string text_of(const Step& s) {
 std::string text_of(const OpPlan& op) {
   std::vector<std::string> steps;
   for (const Step& s : op.steps) steps.push_back(text_of(s));
-  return fmt::format("stage {}  {}{}: {} on {}", op.stage, to_string(op.key),
+  std::string hooks;
+  for (const auto& [name, value] :
+       {std::pair{"before", op.hooks.before}, {"after", op.hooks.after}, {"meta", op.hooks.meta}})
+    if (!value.empty()) hooks += fmt::format(", {} {}", name, value);
+  return fmt::format("stage {}  {}{}: {} on {}{}", op.stage, to_string(op.key),
                      op.recompute < 0 ? "" : fmt::format(" recompute {}", op.recompute),
                      steps.empty() ? "whole" : fmt::format("{}", fmt::join(steps, ", ")),
-                     fmt::join(op.devices, ","));
+                     fmt::join(op.devices, ","), hooks);
 }
 
 json json_of(const Plan& plan) {
@@ -47,6 +51,9 @@ json json_of(const Plan& plan) {
                    {"devices", op.devices},
                    {"stage", op.stage},
                    {"recompute", op.recompute}});
+    if (op.hooks != Hooks{})
+      ops.back()["hooks"] = {
+          {"before", op.hooks.before}, {"after", op.hooks.after}, {"meta", op.hooks.meta}};
   }
   return {{"format", kFormat},
           {"kind", "nnscaler.plan"},
@@ -134,6 +141,8 @@ OpPlan op_from(const json& o, const Plan& plan) {
   op.devices = o.at("devices").get<std::vector<int>>();
   op.stage = o.at("stage");
   op.recompute = o.at("recompute");
+  if (const auto hooks = o.find("hooks"); hooks != o.end())
+    op.hooks = {hooks->at("before"), hooks->at("after"), hooks->at("meta")};
   check_devices(op.devices, plan.plan_ngpus, to_string(op.key));
   if (static_cast<size_t>(op.parts()) != op.devices.size())
     fail(ErrorKind::state, "[plan.load] {}: {} parts on {} devices", to_string(op.key), op.parts(),

@@ -30,12 +30,20 @@ struct OpKey {
 // "h.0.attn aten::linear#1"
 std::string to_string(const OpKey& key);
 
+// Functions of a person that run around an operator, by the names that `require` finds them by;
+// `meta` is handed to them.
+struct Hooks {
+  std::string before, after, meta;
+  bool operator==(const Hooks&) const = default;
+};
+
 struct OpPlan {
   OpKey key;
   std::vector<Step> steps;   // outer first; parts row-major over them (the last varies fastest)
   std::vector<int> devices;  // plan device of each part; repeats run one after another there
   int stage = 0;
   int recompute = -1;  // recompute group, or -1
+  Hooks hooks = {};
 
   int parts() const;
   // Parts that each device runs one after another: how often a device stands in a row.

@@ -47,6 +47,18 @@ describe('ranks as processes', function()
     assert.equal('file', base.file_exists(folder .. '/voice.gen/GPT/gencode1.lua'))
   end)
 
+  it('say how much of the sums of gradients went on beside backward', function()
+    local said = train('mpirun', 2, 'overlap', 'pas_policy=dp stop_after_steps=3 '
+      .. 'compute_config.reducer_bucket_cap_mb=0.001')
+    local share = said:match(
+      'Sums of gradients over ranks: under way [%d.]+ ms a step, (%d+) %% of it beside backward')
+    assert.is_truthy(share, said)
+    assert.is_true(tonumber(share) > 0, said)
+    said = train('mpirun', 2, 'whole', 'pas_policy=dp stop_after_steps=3')
+    share = said:match ' ms a step, (%d+) %% of it beside backward'
+    assert.equal(0, tonumber(share), said) -- one bucket, complete at the end of backward
+  end)
+
   it('go on from what ranks of another kind saved', function()
     train('mpirun', 2, 'cross', 'pas_policy=tp stop_after_steps=7')
     train('variables set by hand', 2, 'cross',

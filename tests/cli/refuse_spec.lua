@@ -40,14 +40,14 @@ describe('several ranks refuse', function()
   end)
 
   -- Runs the quick start with a change of its job, given as Lua, on two ranks.
-  local function changed(change, more)
+  local function changed(change, more, expected)
     base.file_write(folder .. '/q.lua',
       "local job = dofile 'recipes/quickstart.lua'\n" .. change .. '\nreturn job\n')
     local before = job
     job = job:gsub('recipes/quickstart.lua', folder .. '/q.lua')
     local said, code = by_hand { more or '', more or '' }
     job = before
-    assert.equal(1, code, said)
+    assert.equal(expected or 1, code, said)
     return said
   end
 
@@ -78,6 +78,12 @@ describe('several ranks refuse', function()
     said = changed(data:format(1, 's.x:add_(1e-3)'), 'pas_policy=tp micro_batch_size=2')
     assert.matches('[runtime.sample] step 2: rank 1 has another micro-batch 0 than rank 0; '
       .. 'expected one sample on all ranks of a scale unit', said, 1, true)
+  end)
+
+  it('to wait for each other before they have joined', function()
+    local said = changed("require('nnscaler').barrier()", nil, 2)
+    assert.matches('[comm.barrier] the ranks have not joined yet: a recipe is evaluated before',
+      said, 1, true)
   end)
 
   it('back ends that do not exist, and list those that do', function()

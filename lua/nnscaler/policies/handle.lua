@@ -3,6 +3,7 @@
 local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
+local hooks = require 'nnscaler.runtime.hooks'
 local modules = require 'nnscaler.policies.module'
 local trace = require 'nnscaler.trace'
 
@@ -270,6 +271,23 @@ function Graph:recompute(what)
     self.builder:recompute(ids_of(module:nodes()))
   end
   if not any then fail('plan', 'plan.recompute', ("no module matches '%s'"):format(what)) end
+end
+
+---Has functions run before and after a node, on every rank, with its local operands or results:
+---f(meta, tensor…). They are named, as 'my.hooks.watch', since a plan is data. They may look at the
+---tensors, but neither change nor keep them; what is run again in backward does not call them.
+---@param node nnscaler.PolicyNode
+---@param what { before?: string, after?: string, meta?: string }
+function Graph:hook(node, what)
+  for _, key in ipairs { 'before', 'after' } do
+    local name = what[key]
+    if name ~= nil and type(name) ~= 'string' then
+      fail('plan', 'policies.hook', ('%s of %s %s is a %s; expected the name of a function'):format(
+        key, node.module, node.op, type(name)), "as 'my.hooks.watch': a plan is data")
+    end
+    if name then hooks.find(name) end
+  end
+  self.builder:hooks(node.id, what)
 end
 
 ---Replicates every node that the policy has said nothing of over its stage's devices.

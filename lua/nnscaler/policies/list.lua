@@ -4,6 +4,7 @@
 ---   { node = n, partition = { input = 0, dim = 0, parts = 2 } }   parts: all devices of the stage
 ---   { node = n, partition = { { input = 0, dim = 0, parts = 2 }, { input = 1, dim = 0, parts = 2 }
 ---     }, devices = { 0, 1, 2, 3 }, stage = 0, recompute = 'layer 0' }
+---   { node = n, pre_hook = 'my.hooks.watch', post_hook = …, hook_meta = 'text' }
 ---   { node = n }                                                  replicated
 ---
 --- Stages ascend in program order; operators with one `recompute` name are one group.
@@ -13,7 +14,7 @@ local sorted_keys = require('nnscaler.sorted').sorted_keys
 local M = {}
 
 local known = { node = true, partition = true, devices = true, stage = true, recompute = true,
-  stage_devices = true }
+  stage_devices = true, pre_hook = true, post_hook = true, hook_meta = true }
 
 local function refuse(message, hint) fail('plan', 'policies.list', message, hint) end
 
@@ -109,6 +110,9 @@ function M.apply(graph, entries)
     end
     if not steps then graph:replicate(node, entry.devices and #entry.devices or count) end
     if entry.devices then graph:assign(node, entry.devices) end
+    if entry.pre_hook or entry.post_hook then
+      graph:hook(node, { before = entry.pre_hook, after = entry.post_hook, meta = entry.hook_meta })
+    end
   end
   set_recompute(graph, of)
 end

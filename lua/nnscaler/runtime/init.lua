@@ -22,14 +22,15 @@ local M = {
 function M.group(ranks) return ranks end
 
 --- Functions of a namespace under the names that a program calls them by.
----@param namespace string 'aten', 'nnscaler' or 'comm'
+---@param namespace string 'aten', 'nnscaler', 'comm' or 'hook'
 ---@param names table<string, string> name → operator, with its overload ('add.Tensor')
 ---@return table<string, fun(...): any>
 function M.operators(namespace, names)
   local functions = {}
-  if namespace == 'comm' then
-    local comm = require 'nnscaler.runtime.comm'
-    for name, operator in sorted_pairs(names) do functions[name] = comm[operator] end
+  local own = { comm = 'nnscaler.runtime.comm', hook = 'nnscaler.runtime.hooks' }
+  if own[namespace] then
+    local module = require(own[namespace])
+    for name, operator in sorted_pairs(names) do functions[name] = module[operator] end
     return functions
   end
   for name, operator in sorted_pairs(names) do

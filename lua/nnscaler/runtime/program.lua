@@ -132,8 +132,10 @@ function Engine:take_parts(program)
   cap = cap and math.floor(cap * 2 ^ 20)
   local with_gradient = self.sharing:agree_gradients(self.shares)
   self.traffic = program:traffic(cap, with_gradient)
-  log.info('Program of rank %d: %s', self.sharing.rank,
-    traffic.line(program, self.traffic, self.sharing.micro_batches))
+  if self.sharing.size > 1 then
+    log.info('Program of rank %d: %s', self.sharing.rank,
+      traffic.line(program, self.traffic, self.sharing.micro_batches))
+  end
   self.buckets = program:buckets(cap, with_gradient)
   leaves.add_parts(self)
   if self.job.broadcast_strategy == 'all' then self:broadcast_weights() end

@@ -59,7 +59,7 @@ Reducer.__index = Reducer
 function M.new(options)
   local self = setmetatable({ places = options.places, device = options.device, buckets = {},
     shares = {}, watch = {}, overlap = options.overlap,
-    times = { steps = 0, under_way = 0, waited = 0 } }, Reducer)
+    times = { steps = 0, moving = 0, under_way = 0, waited = 0 } }, Reducer)
   for _, share in ipairs(options.shares) do self.shares[share.name] = share end
   for i, bucket in ipairs(options.buckets) do
     local own = { ranks = bucket.ranks, names = bucket.names, addends = 0 }
@@ -106,13 +106,19 @@ function Reducer:arm()
   watched = self.overlap and #self.buckets > 0 and self.watch or nil
 end
 
+-- Notes that the sum of a bucket is there.
+function Reducer:arrive(bucket)
+  local times = self.times
+  bucket.moving = false
+  times.moving = times.moving - 1
+  if times.moving == 0 then times.under_way = times.under_way + base.clock() - times.since end
+end
+
 -- Drives on what is under way: some back ends move only when they are asked.
 function Reducer:poll()
   for i = 1, self.started do
     local bucket = self.buckets[i]
-    if bucket.handle and not bucket.ended and bucket.handle:done() then
-      bucket.ended = base.clock()
-    end
+    if bucket.moving and bucket.handle:done() then self:arrive(bucket) end
   end
 end
 
@@ -142,14 +148,16 @@ function Reducer:start(bucket)
     local flat = {}
     for i, name in ipairs(bucket.names) do flat[i] = self:gradient(name):reshape { -1 } end
     bucket.flat = #flat > 1 and tensor.cat(flat, 0) or flat[1]
-    bucket.began, bucket.ended = base.clock(), nil
+    local times, began = self.times, base.clock()
+    if times.moving == 0 then times.since = began end
+    times.moving, bucket.moving = times.moving + 1, true
     bucket.handle = comm.group(bucket.ranks):all_reduce_async(bucket.flat)
-    self.times.waited = self.times.waited + base.clock() - bucket.began
+    times.waited = times.waited + base.clock() - began
   end)
 end
 
---- How long sums were under way since the start, and which share of that this rank did not wait
---- for; nil where there are none.
+--- How long sums were under way, and the share of that in which this rank did not wait for them;
+--- nil where there are none.
 ---@return { seconds: number, hidden: number }|nil seconds a step; hidden: from 0 to 1
 function Reducer:overlapped()
   local times = self.times
@@ -168,9 +176,8 @@ function Reducer:finish()
     for _, bucket in ipairs(self.buckets) do
       local asked = base.clock()
       bucket.handle:wait()
-      local now = base.clock()
-      self.times.waited = self.times.waited + now - asked
-      self.times.under_way = self.times.under_way + (bucket.ended or now) - bucket.began
+      self.times.waited = self.times.waited + base.clock() - asked
+      if bucket.moving then self:arrive(bucket) end
       local start = 0
       for _, name in ipairs(bucket.names) do
         local gradient = self:gradient(name)

@@ -84,8 +84,8 @@ end
 local function tell_overlap(t)
   local told = t.sharing and t.engine.reducer:overlapped()
   if not told then return end
-  t:say('info', 'Sums of gradients over ranks: %.3g ms a step, %.0f %% of it beside backward.',
-    1000 * told.seconds, 100 * told.hidden)
+  t:say('info', 'Sums of gradients over ranks: under way %.1f ms a step, %.0f %% of it beside '
+    .. 'backward.', 1000 * told.seconds, 100 * told.hidden)
 end
 
 --- Trains until something ends the run.

@@ -162,6 +162,19 @@ M.stages_one_to_two_sums = { model = 'sigmoids', plan = 3, policy = function(gra
   graph:replicate_rest()
 end }
 
+-- Functions that look at local operands and results.
+M.hooks = { model = 'gpt dropout', plan = 2, policy = function(graph)
+  for _, node in ipairs(graph:nodes()) do
+    if #node.inputs > 0 and not graph:refusal(node, { input = 0, dim = 0 }, 2) then
+      graph:partition(node, { input = 0, dim = 0 }, 2)
+    end
+    graph:hook(node, { before = 'tests.lua.support.hooks.before',
+      after = 'tests.lua.support.hooks.after' })
+  end
+  graph:recompute 'transformer.h.1'
+  graph:replicate_rest()
+end }
+
 -- The worked examples.
 local function example(name, plan, pas_config)
   return { model = 'gpt dropout', plan = plan, pas_config = pas_config,

@@ -6,7 +6,8 @@ local base = require 'nnscaler._C.base'
 local M = {}
 local cases = {}
 
-local dtypes = { 'float32', 'float64', 'bfloat16', 'float16', 'int64', 'int32', 'uint8' }
+local dtypes = { 'float32', 'float64', 'bfloat16', 'float16', 'int64', 'int32', 'int16', 'int8',
+  'uint8' }
 
 -- Start and length of part `index` of `whole` in `parts`: sizes differ by at most one.
 local function part(whole, index, parts)
