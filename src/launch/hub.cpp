@@ -150,6 +150,10 @@ void Hub::send_away(bool own) {
       message["lost"] = peer->process;
       message["space"] = peer->space;
     }
+  // The hub's own rank leaves last, but says so now: a launcher may end it once another has left.
+  for (auto& peer : peers_)
+    if (!own && peer->connection.open() && peer->rank >= 0 && peer->rank == own_rank_)
+      peer->connection.send({{"type", "tell"}, {"why", verdict_->why}});
   for (auto& peer : peers_)
     if (peer->connection.open() && peer->rank >= 0 && (peer->rank == own_rank_) == own)
       peer->connection.send(message);

@@ -37,6 +37,7 @@ class Link {
   void beat(double now);
   void take(const json& message);
   void hub_lost(const std::string& why);
+  void tell(const std::string& why);
   [[noreturn]] void leave(const std::string& why, int code);
   void check_call(double now);
 
@@ -54,7 +55,7 @@ class Link {
   std::mutex mutex_;  // of what the main thread asks and is told
   std::condition_variable changed_;
   json to_send_ = json::array();
-  bool speak_ = false, leave_ = false, closed_ = false;
+  bool speak_ = false, leave_ = false, closed_ = false, told_ = false;
   std::atomic<bool> ended_{false};
   std::thread thread_;
 };
@@ -85,8 +86,13 @@ Link::Link(const Endpoint& endpoint, int rank, int size)
   });
 }
 
+void Link::tell(const std::string& why) {
+  if (!told_) log::error("nnscaler.launch", "leaves in {}: {}", describe(slot()), why);
+  told_ = true;
+}
+
 void Link::leave(const std::string& why, int code) {
-  log::error("nnscaler.launch", "leaves in {}: {}", describe(slot()), why);
+  tell(why);
   _exit(code);
 }
 
@@ -126,6 +132,9 @@ void Link::take(const json& message) {
     const std::lock_guard lock(mutex_);
     speak_ = true;
     changed_.notify_all();
+  } else if (type == "tell") {
+    const std::lock_guard lock(mutex_);
+    if (!ended_ && !speak_ && overdue_.empty()) tell(message.value("why", ""));
   } else if (type == "leave") {
     if (message.value("space", "") == process_space()) kill(message.value("lost", 0), SIGKILL);
     const std::unique_lock lock(mutex_);

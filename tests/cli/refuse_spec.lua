@@ -60,6 +60,13 @@ describe('several ranks refuse', function()
     assert.matches('rank 1 made another graph or plan than rank 0', said)
   end)
 
+  it('recipes that differ, and name the key', function()
+    local said = changed([[
+      job.model.args.sizes = { 100, 10 + require('nnscaler').rank(), 10 }]], nil, 2)
+    assert.matches("[comm.job] the ranks were given different jobs: rank 0 has '", said, 1, true)
+    assert.matches("rank 1 has '[^']*11", said)
+  end)
+
   it('micro-batches that differ on the ranks of a plan', function()
     local data = [[
       local nnscaler, set = require 'nnscaler', job.dataset
