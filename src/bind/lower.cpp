@@ -144,12 +144,18 @@ int segments(lua_State* L) {
   lua_setfield(L, -2, "tags");
   return 1;
 }
-// → adapters, and how many of them are one call with one call as its mirror
+// → adapters, how many of them are one call with one call as its mirror, and a table of how often
+// each pair of calls is there
 int adapters(lua_State* L) {
   const lower::AdapterCount& count = check_program(L).adapters;
   lua_pushinteger(L, count.all);
   lua_pushinteger(L, count.paired);
-  return 2;
+  lua_createtable(L, 0, static_cast<int>(count.pairs.size()));
+  for (const auto& [pair, times] : count.pairs) {
+    lua_pushinteger(L, times);
+    lua_setfield(L, -2, pair.c_str());
+  }
+  return 3;
 }
 int groups(lua_State* L) {  // list of lists of ranks, in the order in which all ranks make them
   const auto all = lower::groups_of(program(L));

@@ -1,11 +1,20 @@
 #include "lower/exchange.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <optional>
 
 #include "base/error.h"
 
 namespace nns::lower {
+
+void AdapterCount::add(const AdapterCount& other) {
+  all += other.all;
+  paired += other.paired;
+  for (const auto& [pair, times] : other.pairs) pairs[pair] += times;
+}
+
 namespace {
 
 // Which axes of `use.layout`, cut finer as `mesh`, have partial gradients. Axis sizes of `mesh` are
@@ -142,11 +151,13 @@ Ref Exchange::collective(Ref x, const Step& step, const std::vector<int>& summed
   };
   switch (step.primitive) {
     case Primitive::all_reduce:
+      count_pair(x, "all_reduce", summed.empty() ? "identity" : "all_reduce");
       return apply(
           "comm::all_reduce", x,
           {{"group", ranks}, {"grad_group", summed.empty() ? Shape{} : group(step.before, summed)}},
           type);
     case Primitive::all_gather:
+      count_pair(x, "all_gather", summed.empty() ? "split" : "reduce_scatter");
       return apply("comm::all_gather", x,
                    {{"dim", dim},
                     {"whole", length(step.dim)},
@@ -155,6 +166,7 @@ Ref Exchange::collective(Ref x, const Step& step, const std::vector<int>& summed
                     {"partial", !summed.empty()}},
                    type);
     case Primitive::chunk:
+      count_pair(x, "split", "all_gather");
       return apply("comm::chunk", x,
                    {{"dim", dim},
                     {"start", start(step.after, step.before)},
@@ -162,8 +174,10 @@ Ref Exchange::collective(Ref x, const Step& step, const std::vector<int>& summed
                     {"group", ranks}},
                    type);
     case Primitive::reduce_scatter:
+      count_pair(x, "reduce_scatter", "all_gather");
       return apply("comm::reduce_scatter", x, {{"dim", dim}, {"group", ranks}}, type);
     case Primitive::all_to_all:
+      count_pair(x, "all_to_all", "all_to_all");
       return apply("comm::all_to_all", x,
                    {{"dim", dim},
                     {"from", static_cast<int64_t>(step.from)},
@@ -178,8 +192,13 @@ Ref Exchange::collective(Ref x, const Step& step, const std::vector<int>& summed
   return move(x, step, whole);
 }
 
+void Exchange::count_pair(Ref x, const char* forward, const char* backward) {
+  if (tape_.requires_grad(x)) ++count_.pairs[fmt::format("{} / {}", forward, backward)];
+}
+
 Ref Exchange::copied(Ref x, const Layout& layout, const std::vector<int>& axes) {
   if (axes.empty() || !tape_.requires_grad(x)) return x;
+  count_pair(x, "identity", "all_reduce");
   const Ref same = apply("comm::copy", x, {{"grad_group", group(layout, axes)}}, e_.type(x));
   auto& slots = e_.program().slots;
   slots[static_cast<size_t>(same.id)].name = slots[static_cast<size_t>(x.id)].name;

@@ -2,16 +2,22 @@
 // from the rules of communication like those of any other call.
 #pragma once
 
+#include <map>
+#include <string>
+
 #include "lower/adapter.h"
 #include "lower/placement.h"
 #include "lower/tape.h"
 
 namespace nns::lower {
 
-// Changes of layout in a program: how many, and how many of them are one call whose derivative is
-// one call too.
+// Changes of layout in a program: how many, how many of them are one call whose derivative is one
+// call too, and what calls and derivatives there are ("all_gather / reduce_scatter").
 struct AdapterCount {
   int all = 0, paired = 0;
+  std::map<std::string, int> pairs;
+
+  void add(const AdapterCount& other);
 };
 
 class Exchange {
@@ -42,6 +48,8 @@ class Exchange {
   std::vector<Step> steps(const Layout& from, const Layout& to, const TensorType& whole) const;
   Ref collective(Ref x, const Step& step, const std::vector<int>& summed, const TensorType& whole);
   Ref move(Ref x, const Step& step, const TensorType& whole);
+  // Counts a call on `x` and the one that its gradient takes.
+  void count_pair(Ref x, const char* forward, const char* backward);
   Ref apply(const char* op, Ref x, std::vector<NamedArg> args, const TensorType& type);
 
   Tape& tape_;

@@ -46,8 +46,7 @@ class Lowering {
     for (const auto& stage : stages_) {
       stage->forward();
       if (graph_.training) stage->backward(split_);
-      out_.adapters.all += stage->adapters().all;
-      out_.adapters.paired += stage->adapters().paired;
+      out_.adapters.add(stage->adapters());
     }
     fold_views(program);
     std::vector<int> unsent;

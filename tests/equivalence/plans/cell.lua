@@ -154,10 +154,10 @@ local M = {}
 ---@param cell table
 ---@return { worst: number, where: string, bad: string[], zero: string[], own: integer,
 ---  whole: integer, cut: integer, traffic: nnscaler.Traffic[], calls: table<string, integer>,
----  sent: integer|nil, expected: integer|nil, buffers: integer, trained: integer, plan: string,
----  bits: string|nil }
----  cut: parameters of which the rank holds a part; trained: those that get a gradient; sent: bytes
----  of the first step
+---  pairs: table<string, integer>, sent: integer|nil, expected: integer|nil, buffers: integer,
+---  trained: integer, plan: string, bits: string|nil }
+---  cut: parameters of which the rank holds a part; trained: those that get a gradient; pairs:
+---  calls that communicate, with those of their gradients; sent: bytes of the first step
 function M.run(cell)
   local program, got = run_plan(cell, cell.dtype or 'float64')
   local shared = program.sharing
@@ -186,6 +186,7 @@ function M.run(cell)
   end
   result.traffic = program.traffic or {}
   result.calls = traffic.of(result.traffic).calls
+  result.pairs = program.pairs or {}
   result.sent, result.expected = got.sent, got.expected
   result.bits = cell.bits and bits_of(got)
   result.plan = shared and shared.plan:text() or ''

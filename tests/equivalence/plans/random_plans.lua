@@ -189,11 +189,13 @@ end
 ---@return { replicated: number, calls: table<string, integer>, splits: table, missing: string[],
 ---  text: string }
 function M.coverage(cells)
-  local c = { calls = {}, splits = {}, missing = {} }
+  local c = { calls = {}, pairs = {}, splits = {}, missing = {} }
   local nodes, cut = 0, 0
   for _, cell in ipairs(cells) do
     for r, result in ipairs(cell.results or {}) do
-      for kind, n in pairs(result.calls) do c.calls[kind] = (c.calls[kind] or 0) + n end
+      for _, what in ipairs { 'calls', 'pairs' } do
+        for kind, n in pairs(result[what]) do c[what][kind] = (c[what][kind] or 0) + n end
+      end
       if r == 1 and cell.plan > cell.config.stages then
         nodes, cut = nodes + result.drawn.nodes, cut + result.drawn.cut
         for _, split in ipairs(result.drawn.splits) do c.splits[split] = true end
@@ -206,8 +208,10 @@ function M.coverage(cells)
       c.replicated * 100),
     '',
   }
-  for _, kind in ipairs(sorted_keys(c.calls)) do
-    lines[#lines + 1] = ('  %-24s %6d'):format(kind, c.calls[kind])
+  for _, what in ipairs { 'calls', 'pairs' } do
+    for _, kind in ipairs(sorted_keys(c[what])) do
+      lines[#lines + 1] = ('  %-28s %6d'):format(kind, c[what][kind])
+    end
   end
   local missing, ways = c.missing, covering().ways
   for _, way in ipairs(ways) do
