@@ -75,7 +75,7 @@ describe('joining', function()
     local said, code = launchers.mpi(2, 'backend=nccl')
     assert.is_true(code ~= 0, said)
     assert.matches('[comm.nccl] ', said, 1, true)
-    assert.matches('no GPU', said)
+    assert.is_true((said:find 'no GPU' or said:find 'this build has no nccl back end') ~= nil, said)
   end)
 
   it('refuses the memory of hosts for ranks on GPUs', function()
