@@ -30,6 +30,7 @@ def medians(command):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--rounds", type=int, default=3)
+    p.add_argument("--backends", nargs="+", choices=["mpi", "gloo"], default=["mpi", "gloo"])
     a = p.parse_args()
     script = os.path.join(ROOT, "tests", "bench", "all_reduce.lua")
     with tempfile.TemporaryDirectory() as folder:
@@ -40,7 +41,8 @@ def main():
             "gloo": ([*TORCHRUN, "--no-python", BIN, script],
                      [*TORCHRUN, os.path.join(BARE, "bench_coll.py"), "--seconds", "1.5"]),
         }
-        for name, (ours, theirs) in pairs.items():
+        for name in a.backends:
+            ours, theirs = pairs[name]
             rows = [(medians(ours), medians(theirs)) for _ in range(a.rounds)]
             for size in SIZES:
                 mine, bare_us = [r[0][size] for r in rows], [r[1][size] for r in rows]
