@@ -46,10 +46,10 @@ function M.local_rank() return place().local_rank end
 ---@return integer ranks of this host
 function M.local_world_size() return place().local_size end
 
-local function everybody(communicator)
-  local ranks = {}
-  for r = 0, communicator:size() - 1 do ranks[r + 1] = r end
-  return communicator:group(ranks, { checked = false })
+-- The group of all ranks; for those that have joined.
+local function everybody()
+  local comm = require 'nnscaler.runtime.comm'
+  return comm.group(comm.all_ranks())
 end
 
 -- From here on ranks hear of each other's failures: from the supervisor, else from rank 0.
@@ -57,7 +57,7 @@ local function watch(found, options)
   local beat_s = options.heartbeat_s or 1
   if beat_s > 0 and not launch.is_watched() then
     local endpoint = found.rank == 0 and launch.host_watch(beat_s) or ''
-    launch.watch(everybody(current()):exchange(endpoint)[1])
+    launch.watch(everybody():exchange(endpoint)[1])
   end
   launch.limit_calls(options.timeout_s or 600)
 end
@@ -137,7 +137,7 @@ end
 function M.finish()
   local communicator = current()
   if not communicator or not launch.is_watched() then return end
-  everybody(communicator):barrier()
+  everybody():barrier()
   launch.finish()
 end
 
@@ -145,7 +145,7 @@ end
 function M.barrier()
   local communicator = current()
   if communicator then
-    everybody(communicator):barrier()
+    everybody():barrier()
   elseif place().size > 1 then
     fail('usage', 'comm.barrier', 'the ranks have not joined yet: a recipe is evaluated before',
       'call it from a hook, or from the function that makes the model')
@@ -157,7 +157,7 @@ end
 ---@return string[]
 function M.exchange(mine)
   local communicator = current()
-  return communicator and everybody(communicator):exchange(mine) or { mine }
+  return communicator and everybody():exchange(mine) or { mine }
 end
 
 return M

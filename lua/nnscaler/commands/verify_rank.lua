@@ -45,15 +45,13 @@ return function(argument)
     optimizer = job.optimizer, clip_gnorm = job.optimizer.clip_gnorm, seed = job.seed or 0,
   }
   local got = trial.run(t.engine, samples(t, opts.steps, t.unit, t.units), how)
-  local everybody = {}
-  for r = 0, t.world_size - 1 do everybody[r + 1] = r end
   local want
   if t.rank == 0 then
     local model = setup.model(job)
     setup.cast_model(model, job)
     want = trial.run(eager.new(model, job), samples(t, opts.steps, 0, 1), how)
   end
-  if comm.current():size() > 1 then want = trial.share(want, groups.group(everybody)) end
+  if comm.current():size() > 1 then want = trial.share(want, groups.group(groups.all_ranks())) end
   local rows = trial.compare(got, want, function(name, whole)
     return t.sharing and t.sharing:part(name, whole) or whole
   end)

@@ -3,6 +3,7 @@
 local C = require 'nnscaler._C.runtime'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
+local sorted = require 'nnscaler.sorted'
 local store = require 'nnscaler.runtime.store'
 local tensor = require 'nnscaler.tensor'
 
@@ -97,7 +98,7 @@ local function refuse_backward(state, results, inputs)
       state.label), 'call train() before forward, or compute inside nnscaler.tensor.no_grad')
   end
   local function walk(value)
-    for key, item in next, value do
+    for key, item in sorted.sorted_pairs(value) do
       if type(item) == 'table' then
         walk(item)
       elseif tensor.is_tensor(item) and item:is_floating_point() then
@@ -111,7 +112,7 @@ end
 -- Inputs and parameters that want gradients.
 local function wanting(state, flat)
   local list = { labels = {} }
-  for name, x in next, flat do
+  for name, x in sorted.sorted_pairs(flat) do
     if x.requires_grad then list[#list + 1], list.labels[#list + 1] = x, name end
   end
   for _, parameter in ipairs(state.engine.parameters) do

@@ -38,9 +38,8 @@ end
 
 local function everybody()
   local world = comm.current()
-  local ranks = {}
-  for r = 0, (world and world:size() or 1) - 1 do ranks[r + 1] = r end
-  return ranks, world and world:rank() or 0
+  if not world then return { 0 }, 0 end
+  return groups.all_ranks(), world:rank()
 end
 
 --- The state of this rank: what merge_state_dicts takes one of from each rank.

@@ -156,12 +156,14 @@ function Optimizer:sync_shard_grad()
   self:sync_outside()
 end
 
+-- Gradients that are there, and the parameters that they are of.
 function Optimizer:gradients()
-  local list = {}
+  local list, owners = {}, {}
   for _, parameter in ipairs(self.parameters) do
-    list[#list + 1] = parameter.data.grad
+    local gradient = parameter.data.grad
+    if gradient then list[#list + 1], owners[#owners + 1] = gradient, parameter end
   end
-  return list
+  return list, owners
 end
 
 --- Multiplies all gradients by a factor.
@@ -171,7 +173,7 @@ function Optimizer:scale_grads(factor)
     fail('usage', 'library.scale_grads', 'gradients are not summed over the ranks yet',
       'call optimizer:sync_shard_grad() first')
   end
-  require('nnscaler._C.train').scale(self:gradients(), factor)
+  require('nnscaler._C.train').scale((self:gradients()), factor)
 end
 
 --- Clips gradients to a global norm, after summing them over the ranks.
@@ -179,25 +181,11 @@ end
 ---@return number norm of all gradients of the whole model, before clipping
 function Optimizer:clip_gnorm(max_norm)
   self:sync_shard_grad()
-  local train = require 'nnscaler._C.train'
-  -- What several ranks hold counts once.
-  local lists, counts = {}, {}
-  for _, parameter in ipairs(self.parameters) do
-    local gradient = parameter.data.grad
-    if gradient then
-      local n = self:holders(parameter)
-      if not lists[n] then lists[n], counts[#counts + 1] = {}, n end
-      table.insert(lists[n], gradient)
-    end
-  end
-  local total = 0
-  for _, n in ipairs(counts) do total = total + train.scale_and_norm(lists[n], 1) ^ 2 / n end
-  if self.sharing then total = self.sharing:over_all({ total })[1] end
-  local norm = math.sqrt(total)
-  if max_norm and max_norm > 0 then
-    local factor = max_norm / (norm + 1e-6)
-    if factor < 1 then train.scale(self:gradients(), factor) end
-  end
+  local gradients, owners = self:gradients()
+  local norm = optim.scale(gradients, 1, self.sharing, function(i)
+    return self:holders(owners[i])
+  end)
+  optim.clip(gradients, norm, max_norm or 0)
   return norm
 end
 

@@ -102,33 +102,51 @@ function Optimizer:collect(grad)
   self.active, self.gradients = active, gradients
 end
 
---- Multiplies the collected gradients by a factor.
+--- Multiplies gradients by a factor.
+---@param gradients nnscaler.Tensor[]
 ---@param factor number
 ---@param sharing? nnscaler.Sharing of several ranks
+---@param holders? fun(i: integer): integer of several ranks: how many hold gradient i
 ---@return number norm 2-norm of all of them after that, over all ranks
-function Optimizer:scale(factor, sharing)
+function M.scale(gradients, factor, sharing, holders)
   local scale_and_norm = require('nnscaler._C.train').scale_and_norm
-  if not sharing then return scale_and_norm(self.gradients, factor) end
+  if not sharing then return scale_and_norm(gradients, factor) end
   -- What several ranks hold counts once.
   local lists, counts = {}, {}
-  for i, slot in ipairs(self.active) do
-    local n = sharing:holders(slot.name)
+  for i, gradient in ipairs(gradients) do
+    local n = holders(i)
     if not lists[n] then lists[n], counts[#counts + 1] = {}, n end
-    table.insert(lists[n], self.gradients[i])
+    table.insert(lists[n], gradient)
   end
   local total = 0
   for _, n in ipairs(counts) do total = total + scale_and_norm(lists[n], factor) ^ 2 / n end
   return math.sqrt(sharing:over_all({ total })[1])
 end
 
---- Clips the collected gradients to a global norm as torch.nn.utils.clip_grad_norm_ does.
+--- Clips gradients to a global norm as torch.nn.utils.clip_grad_norm_ does.
+---@param gradients nnscaler.Tensor[]
 ---@param norm number what `scale` returned
 ---@param max number largest norm allowed; 0: no clipping
-function Optimizer:clip(norm, max)
+function M.clip(gradients, norm, max)
   if max <= 0 then return end
   local factor = max / (norm + 1e-6)
-  if factor < 1 then require('nnscaler._C.train').scale(self.gradients, factor) end
+  if factor < 1 then require('nnscaler._C.train').scale(gradients, factor) end
 end
+
+--- Multiplies the collected gradients by a factor; see the function `scale`.
+---@param factor number
+---@param sharing? nnscaler.Sharing
+---@return number norm
+function Optimizer:scale(factor, sharing)
+  return M.scale(self.gradients, factor, sharing, function(i)
+    return sharing:holders(self.active[i].name)
+  end)
+end
+
+--- Clips the collected gradients; see the function `clip`.
+---@param norm number
+---@param max number
+function Optimizer:clip(norm, max) M.clip(self.gradients, norm, max) end
 
 --- Updates the parameters whose gradients were collected, and forgets the gradients.
 ---@param lr number learning rate of the default group; groups with their own keep their ratio to it

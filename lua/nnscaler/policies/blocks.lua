@@ -1,4 +1,5 @@
 --- Cuts a graph into pipeline stages at the beginnings of repeated blocks ('h.0', 'h.1', …).
+local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 
 local M = {}
@@ -17,14 +18,11 @@ local function starts(nodes)
   return list
 end
 
---- First operators of all stages but the first: about equally many operators a stage, each stage
---- from the beginning of a block where one lies within half a stage of the even cut. There one
---- tensor crosses; inside a block it would be several.
----@param nodes table[] in the order of the graph, at least as many as stages
----@param stages integer
----@return table[]
-function M.cuts(nodes, stages)
-  local places, each, cuts, at = starts(nodes), #nodes / stages, {}, 1
+-- First operators of all stages but the first: about equally many operators a stage, each stage
+-- from the beginning of a block where one lies within half a stage of the even cut. There one
+-- tensor crosses; inside a block it would be several.
+local function cuts(nodes, stages)
+  local places, each, list, at = starts(nodes), #nodes / stages, {}, 1
   for s = 1, stages - 1 do
     local even = math.floor(s * each) + 1
     local best = math.max(even, at + 1)
@@ -35,38 +33,53 @@ function M.cuts(nodes, stages)
         best, distance = i, math.abs(i - even)
       end
     end
-    cuts[s], at = nodes[best], best
+    list[s], at = nodes[best], best
   end
-  return cuts
+  return list
 end
 
---- Makes stages of about equally many operators; each gets as many devices, in order.
+-- Devices of each stage: pipeline rank r has devices r·each … r·each + each - 1.
+local function stage_devices(ranks, each)
+  local out = {}
+  for s, r in ipairs(ranks) do
+    out[s] = {}
+    for i = 0, each - 1 do out[s][i + 1] = r * each + i end
+  end
+  return out
+end
+
+--- Makes the pipeline that `pas_config` asks for: `pipeline_nstages` ranks of it, each with as many
+--- devices and with `pipeline_chunks` stages where the schedule wants several (default 2).
 ---@param graph table handle
 ---@param cfg nnscaler.PolicyConfig
 ---@param area string of errors
+---@param default integer pipeline ranks where pas_config names none
 ---@return integer devices a stage
-function M.stages(graph, cfg, area)
+function M.stages(graph, cfg, area, default)
   local config, nodes = cfg.pas_config or {}, graph:nodes()
-  local stages = config.pipeline_nstages or 1
-  if stages == 'auto' then stages = cfg.plan_ngpus end
-  if cfg.plan_ngpus % stages ~= 0 then
-    fail('plan', area, ('%d stages on plan_ngpus = %d devices; expected a divisor'):format(stages,
+  local ranks = config.pipeline_nstages or default
+  if ranks == 'auto' then ranks = cfg.plan_ngpus end
+  if cfg.plan_ngpus % ranks ~= 0 then
+    fail('plan', area, ('%d stages on plan_ngpus = %d devices; expected a divisor'):format(ranks,
       cfg.plan_ngpus))
   end
-  local each = cfg.plan_ngpus / stages
-  if stages == 1 then return each end
+  local each = cfg.plan_ngpus / ranks
+  local name, chunks = config.pipeline_scheduler or '1f1b', config.pipeline_chunks
+  if name == '1f1b_interleaved' then chunks = chunks or 2 end
+  local places = core.placement(name, ranks, chunks or 1)
+  local stages = #places
   if #nodes < stages then
     fail('plan', area, ('%d operators do not fill %d stages'):format(#nodes, stages),
       'use fewer stages')
   end
-  local devices = {}
-  for s = 0, stages - 1 do
-    devices[s + 1] = {}
-    for i = 0, each - 1 do devices[s + 1][i + 1] = s * each + i end
+  local micro_batches = cfg.micro_batches or ranks
+  if config.pipeline_nmicros and config.pipeline_nmicros ~= micro_batches then
+    fail('usage', area, ('pas_config.pipeline_nmicros is %d; a step has %d micro-batches a scale '
+      .. 'unit'):format(config.pipeline_nmicros, micro_batches),
+      'leave it out, or set grad_accumulation_steps or global_batch_size to match')
   end
-  graph:stage(M.cuts(nodes, stages), devices)
-  graph:schedule(config.pipeline_scheduler or '1f1b',
-    config.pipeline_nmicros or cfg.micro_batches or stages)
+  graph:stage(cuts(nodes, stages), stage_devices(places, each))
+  graph:schedule(name, micro_batches, stages / ranks)
   return each
 end
 

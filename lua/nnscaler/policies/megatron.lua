@@ -84,8 +84,9 @@ function Layout:columns(linears)
   return ends > 0 and places or nil
 end
 
--- Pairs of columns and rows: all linear layers that read one value together, else one by one.
-function Layout:cut_pairs()
+-- Cuts linear layers by columns and those that they lead to by rows: all that read one value
+-- together, else one by one.
+function Layout:cut_columns_and_rows()
   local groups, order = {}, {}
   for _, node in ipairs(self.graph:nodes()) do
     if self:is_linear(node) then
@@ -170,11 +171,11 @@ end
 
 return function(graph, cfg)
   local config = cfg.pas_config or {}
-  local parts = blocks.stages(graph, cfg, 'policies.megatron')
+  local parts = blocks.stages(graph, cfg, 'policies.megatron', 1)
   local layout = setmetatable({ graph = graph, parts = parts, values = graph.values, places = {},
     vocab_parallel = config.vocab_parallel ~= false }, Layout)
   if parts > 1 then
-    layout:cut_pairs()
+    layout:cut_columns_and_rows()
     if not layout.stream then
       fail('plan', 'policies.megatron', ('no pair of linear layers can be cut by columns and rows '
         .. 'into %d parts'):format(parts), "numbers of heads and inner widths must be divisible; "

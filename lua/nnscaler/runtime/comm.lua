@@ -94,16 +94,20 @@ end
 -- Messages to this rank itself, by tag.
 local own = {}
 
+--- All ranks, ascending.
+---@return integer[]
+function M.all_ranks()
+  local ranks = {}
+  for r = 0, C.current():size() - 1 do ranks[r + 1] = r end
+  return ranks
+end
+
 local everybody
 
 -- Messages go through the group of all ranks, which is there from the start: to make a group of two
 -- at its first message would wait for the other one.
 local function world()
-  if not everybody then
-    local ranks = {}
-    for r = 0, C.current():size() - 1 do ranks[r + 1] = r end
-    everybody = M.group(ranks)
-  end
+  everybody = everybody or M.group(M.all_ranks())
   return everybody
 end
 

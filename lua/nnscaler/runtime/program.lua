@@ -132,7 +132,6 @@ function Engine:take_parts(program)
   cap = cap and math.floor(cap * 2 ^ 20)
   local with_gradient = self.sharing:agree_gradients(self.shares)
   self.traffic = program:traffic(cap, with_gradient)
-  self.pairs = select(3, program:adapters())
   if self.sharing.size > 1 then
     log.info('Program of rank %d: %s', self.sharing.rank,
       traffic.line(program, self.traffic, self.sharing.micro_batches))

@@ -58,8 +58,7 @@ function M.new(job)
   for first = 0, size - 1, plan_ngpus do
     self.across[#self.across + 1] = first + self.rank % plan_ngpus
   end
-  self.everybody = {}
-  for r = 0, size - 1 do self.everybody[r + 1] = r end
+  self.everybody = groups.all_ranks()
   self.units = size / plan_ngpus
   self.unit = math.floor(self.rank / plan_ngpus)
   self.together = {} -- the ranks of this scale unit

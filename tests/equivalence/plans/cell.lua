@@ -186,7 +186,7 @@ function M.run(cell)
   end
   result.traffic = program.traffic or {}
   result.calls = traffic.of(result.traffic).calls
-  result.pairs = program.pairs or {}
+  result.pairs = shared and select(3, program.first:adapters()) or {}
   result.sent, result.expected = got.sent, got.expected
   result.bits = cell.bits and bits_of(got)
   result.plan = shared and shared.plan:text() or ''
