@@ -170,6 +170,16 @@ function Graph:params()
   return out
 end
 
+-- As many as were named, or as there are sizes.
+local function parts_of(where, parts)
+  parts = parts or where.sizes and #where.sizes
+  if not parts then
+    fail('plan', 'plan.partition', 'neither a number of parts nor sizes',
+      'partition(node, { input = 0, dim = 0 }, 2)')
+  end
+  return parts
+end
+
 ---Cuts an operator along the dimension `where.dim` of its operand `where.input`, inside the parts
 ---of earlier calls. With `uneven`, parts may differ by one; with `sizes` they have those.
 ---@param node nnscaler.PolicyNode
@@ -177,7 +187,7 @@ end
 ---@param parts? integer as many as sizes
 function Graph:partition(node, where, parts)
   self.beat()
-  self.builder:partition(node.id, where.input, where.dim, parts or #where.sizes, where.uneven,
+  self.builder:partition(node.id, where.input, where.dim, parts_of(where, parts), where.uneven,
     where.sizes)
 end
 
@@ -186,7 +196,7 @@ end
 ---@return string?
 function Graph:refusal(node, where, parts)
   self.beat()
-  return self.builder:refusal(node.id, where.input, where.dim, parts or #where.sizes, where.uneven,
+  return self.builder:refusal(node.id, where.input, where.dim, parts_of(where, parts), where.uneven,
     where.in_turns, where.sizes)
 end
 
