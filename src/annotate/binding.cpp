@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
 #include "annotate/grammar.h"
@@ -223,6 +224,22 @@ std::optional<std::string> Binding::refusal(int input, int dim, int64_t parts, b
   return {};
 }
 
+std::optional<std::string> Binding::refusal(int input, int dim,
+                                            const std::vector<int64_t>& sizes) const {
+  const auto id = identifier(input, dim);
+  if (!id) return fmt::format("dim {} of input {} is never split", dim, input);
+  const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (sum != length(*id) ||
+      std::any_of(sizes.begin(), sizes.end(), [](int64_t size) { return size < 1; }))
+    return fmt::format("sizes {} are not those of {} parts of '{}', which is {} long",
+                       fmt::join(sizes, ","), sizes.size(), *id, length(*id));
+  if (rules_.contains(*id))
+    return fmt::format("'{}' is cut by a rule of the operator, which makes equal parts", *id);
+  if (!stands_alone(*id))
+    return fmt::format("'{}' is only part of a dim: given sizes need a dim of its own", *id);
+  return {};
+}
+
 Split Binding::split(int input, int dim, int64_t parts, bool uneven) const {
   if (const auto why = refusal(input, dim, parts, uneven))
     fail(ErrorKind::plan, "[annotate.split] cannot split dim {} of input {} into {}: {}", dim,
@@ -395,7 +412,7 @@ std::vector<NamedArg> local_args(const CallView& call, const Split& split, const
       Shape offset = call.has("offset") ? call.ints("offset") : Shape(full.size(), 0);
       for (const int axis : cut(split.inputs)) {
         const auto i = static_cast<size_t>(axis);
-        offset[i] += drawn_shape(call)[i] / (part.total > 0 ? part.total : part.whole) * part.start;
+        offset[i] += drawn_shape(call)[i] / part.total * part.start;
       }
       arg.value = arg.name == "full" ? full : offset;
     } else if (auto* x = std::get_if<int64_t>(&arg.value); x && arg.name == split.identifier) {

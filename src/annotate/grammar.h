@@ -99,8 +99,8 @@ class Binding {
   // one (each tensor dim that the split cuts must be the identifier alone); the reason in words if
   // not.
   std::optional<std::string> refusal(int input, int dim, int64_t parts, bool uneven = false) const;
-  // Whether every dim that holds the identifier holds nothing else longer than 1.
-  bool stands_alone(const std::string& identifier) const;
+  // The same for parts of the given sizes.
+  std::optional<std::string> refusal(int input, int dim, const std::vector<int64_t>& sizes) const;
   // What the split does to every tensor; throws a plan Error with the refusal.
   Split split(int input, int dim, int64_t parts, bool uneven = false) const;
   // Every (input, dim) that can be split at all.
@@ -115,6 +115,8 @@ class Binding {
   std::map<std::string, Mark> marks_;
   std::map<std::string, TransformRule> rules_;  // by the identifier made up for each
   const Identifier* leading(const Dim& dim) const;
+  // Whether every dim that holds the identifier holds nothing else longer than 1.
+  bool stands_alone(const std::string& identifier) const;
 };
 
 // Shapes of the outputs that an annotation gives for those of the inputs; nothing where it does not
@@ -131,7 +133,7 @@ std::map<std::string, int64_t> integers_of(const CallView& call);
 std::optional<Binding> bind(const CallView& call);
 
 // The part of an identifier that a split call works on: `length` of `whole` elements from `start`.
-// `whole` is what earlier splits left of `total` (0: there were none).
+// `whole` is what earlier splits left of `total`.
 struct Span {
   int64_t start = 0, length = 0, whole = 0, total = 0;
 };

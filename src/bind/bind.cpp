@@ -1,6 +1,19 @@
 #include "bind/bind.h"
 
+#include "script/state.h"
+
 namespace nns::bind {
+
+std::vector<std::string> strings_at(lua_State* L, int index) {
+  std::vector<std::string> list;
+  if (!lua_istable(L, index)) return list;
+  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    list.push_back(script::check_string(L, lua_gettop(L)));
+    lua_pop(L, 1);
+  }
+  return list;
+}
 
 void open_core(lua_State* L) {
   open_base(L);

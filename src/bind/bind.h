@@ -2,9 +2,15 @@
 // `require 'nnscaler._C.X'` work.
 #pragma once
 
+#include <string>
+#include <vector>
+
 struct lua_State;
 
 namespace nns::bind {
+
+// The list of strings at `index`; empty where there is no table.
+std::vector<std::string> strings_at(lua_State* L, int index);
 
 // Registers all modules below; called for every new machine.
 void open_core(lua_State* L);

@@ -150,17 +150,9 @@ void push_value(lua_State* L, const Value& value, const Kept& kept) {
 
 std::vector<std::string> string_list(lua_State* L, int index, const char* key) {
   lua_getfield(L, index, key);
-  std::vector<std::string> out;
-  if (lua_istable(L, -1)) {
-    const int n = static_cast<int>(lua_objlen(L, -1));
-    for (int i = 1; i <= n; ++i) {
-      lua_rawgeti(L, -1, i);
-      out.push_back(check_string(L, -1));
-      lua_pop(L, 1);
-    }
-  }
+  auto list = strings_at(L, lua_gettop(L));
   lua_pop(L, 1);
-  return out;
+  return list;
 }
 
 // resolve{ file=, text=, table= | yaml=true, overrides={…}, parameters={…} } → job, its YAML text

@@ -85,11 +85,7 @@ int supervise(lua_State* L) {
   what.program = script::field_string(L, 1, "program", "");
   what.meets_by_tcp = script::field_boolean(L, 1, "meets_by_tcp", false);
   lua_getfield(L, 1, "arguments");
-  for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
-    lua_rawgeti(L, -1, static_cast<int>(i));
-    what.arguments.push_back(script::check_string(L, -1));
-    lua_pop(L, 1);
-  }
+  what.arguments = strings_at(L, lua_gettop(L));
   lua_pushinteger(L, launch::supervise(what));
   return 1;
 }

@@ -1,6 +1,5 @@
 // nnscaler._C.lower: graphs become Programs; Programs as text, JSON and Lua.
 #include <memory>
-#include <set>
 
 #include "bind/bind.h"
 #include "bind/graph.h"
@@ -225,14 +224,9 @@ int buffers(lua_State* L) {  // the same with `decay` in place of what concerns 
 }
 
 std::vector<lower::Bucket> buckets_at(lua_State* L) {
-  std::set<std::string> others;
-  if (lua_istable(L, 3))
-    for (size_t i = 1; i <= lua_objlen(L, 3); ++i) {
-      lua_rawgeti(L, 3, static_cast<int>(i));
-      others.insert(script::check_string(L, -1));
-      lua_pop(L, 1);
-    }
-  return lower::buckets(program(L), script::opt_int(L, 2, 25 << 20), others);
+  const auto others = strings_at(L, 3);
+  return lower::buckets(program(L), script::opt_int(L, 2, 25 << 20),
+                        {others.begin(), others.end()});
 }
 // ([bytes [, names of parameters that have gradients on any rank]]) → list of { ranks =, names = }:
 // gradients that one all-reduce sums, as they become complete.

@@ -115,15 +115,8 @@ int recompute(lua_State* L) {  // (builder, nodes)
   return 0;
 }
 int schedule(lua_State* L) {  // (builder, name, micro_batches, chunks [, orders: list of texts])
-  std::vector<std::string> orders;
-  if (lua_istable(L, 5))
-    for (int i = 1; i <= static_cast<int>(lua_objlen(L, 5)); ++i) {
-      lua_rawgeti(L, 5, i);
-      orders.push_back(check_string(L, lua_gettop(L)));
-      lua_pop(L, 1);
-    }
   builder_at(L).schedule(check_string(L, 2), small(L, 3),
-                         static_cast<int>(script::opt_int(L, 4, 1)), std::move(orders));
+                         static_cast<int>(script::opt_int(L, 4, 1)), strings_at(L, 5));
   return 0;
 }
 int weights(lua_State* L) {  // (builder, 'replicated' | 'sharded')

@@ -1,3 +1,4 @@
+// `nnscaler compile`: its options and help.
 #include "cli/command.h"
 
 namespace nns::cli {

@@ -1,3 +1,4 @@
+// `nnscaler plan`: its options and help.
 #include "cli/command.h"
 
 namespace nns::cli {

@@ -1,3 +1,4 @@
+// `nnscaler run`: its options and help.
 #include "cli/command.h"
 
 namespace nns::cli {

@@ -1,3 +1,4 @@
+// `nnscaler version`.
 #include <cstdio>
 
 #include "base/version.h"

@@ -81,8 +81,6 @@ Body& FileWriter::body_of(const Segment& segment, const Run& run) {
   return body;
 }
 
-// For each passed external of a body: the result that the instance before made of it, or nothing
-// when it is one tensor for all. No value at all when the run is no loop.
 std::optional<std::vector<std::optional<size_t>>> FileWriter::carried(const Segment& segment,
                                                                       const Run& run,
                                                                       const Body& body) {

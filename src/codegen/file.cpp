@@ -1,5 +1,5 @@
 // The whole of a generated file and its segments.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -27,21 +27,13 @@ std::string FileWriter::body() {
     }
     out += wrap(line + " })", kWidth, "  ") + "\n";
   }
-  std::string used;
+  std::vector<std::string> used;
   for (const char* helper : {"release", "accumulate", "accumulate_copy", "update", "random_key"})
     if (functions_.find(fmt::format(" {}(", helper)) != std::string::npos ||
         segments.find(fmt::format(" {}(", helper)) != std::string::npos)
-      used += fmt::format("{}{}", used.empty() ? "" : ", ", helper);
-  if (!used.empty()) {
-    std::string values;
-    size_t start = 0;
-    while (start < used.size()) {
-      const size_t end = std::min(used.find(", ", start), used.size());
-      values += (values.empty() ? "rt." : ", rt.") + used.substr(start, end - start);
-      start = end + 2;
-    }
-    out += fmt::format("local {} = {}\n", used, values);
-  }
+      used.push_back(helper);
+  if (!used.empty())
+    out += fmt::format("local {} = rt.{}\n", fmt::join(used, ", "), fmt::join(used, ", rt."));
   out += groups_.lines();
   if (!functions_.empty()) out += "local block = {}\n";
   out += functions_ + segments + "\nreturn { ";
@@ -88,7 +80,6 @@ std::string FileWriter::nest_text(const graph::Nest& nest, FunctionWriter& w) {
   return text.empty() ? "{}" : "{ " + text + " }";
 }
 
-// One seed, or a list of them.
 std::string FileWriter::seed_name(int slot) const {
   const auto& seeds = program_.seeds;
   for (size_t i = 0; i < seeds.size(); ++i)
@@ -96,7 +87,6 @@ std::string FileWriter::seed_name(int slot) const {
   return "seed";
 }
 
-// The gradients of inputs that a backward returns, by name.
 std::string FileWriter::gradients_text(FunctionWriter& w) const {
   std::string text;
   for (const auto& [name, slot] : program_.input_gradients)

@@ -19,11 +19,11 @@ using lower::Segment;
 
 inline constexpr size_t kWidth = 98;
 
-// Parts of a module path that ends in a number: "h" and "3" of "transformer.h.3", its list in
-// front.
+// Of "transformer.h.3": "transformer.h".
 inline std::string list_of(const std::string& path) {
   return path.substr(0, path.rfind('.'));
 }
+// Of "transformer.h.3": "3".
 inline std::string last_part(const std::string& path) {
   return path.substr(path.rfind('.') + 1);
 }
@@ -97,7 +97,9 @@ class FileWriter {
   // Expression of a slot at the level of the segment.
   std::string outer(const Segment& segment, int slot, FunctionWriter& w);
   std::string nest_text(const graph::Nest& nest, FunctionWriter& w);
+  // The parameter `seed` of a backward, or a field of it where it is a list.
   std::string seed_name(int slot) const;
+  // The gradients of inputs that a backward returns, by name.
   std::string gradients_text(FunctionWriter& w) const;
   std::string write_segment(const Segment& segment);
 

@@ -40,7 +40,6 @@ BlockSlots slots_of(const Program& program, const Segment& segment, const BlockR
 
 }  // namespace
 
-// Slots of a segment that something after their block reads.
 const std::set<int>& FileWriter::read_outside(const Segment& segment) {
   auto [it, fresh] = read_outside_.emplace(&segment, std::set<int>{});
   if (!fresh) return it->second;
@@ -61,7 +60,6 @@ BlockSlots FileWriter::block_slots(const Segment& segment, const BlockRun& run) 
   return slots_of(program_, segment, run, read_outside(segment));
 }
 
-// The segments of the next stage, which hand tensors on among themselves.
 void FileWriter::begin_stage(size_t first) {
   stage_.clear();
   for (size_t i = first; i < program_.segments.size(); ++i) {
@@ -76,8 +74,6 @@ void FileWriter::begin_stage(size_t first) {
   started_.clear();
 }
 
-// Decides where each saved tensor is kept: in the table of a block instance that has it, or of
-// the stage.
 void FileWriter::collect_saved() {
   for (const Segment* segment : stage_)
     for (int slot : segment->saved_out) maker_[slot] = segment;
@@ -138,12 +134,10 @@ void FileWriter::keep(const BlockRun& run, int number, int slot) {
   fields[number] = "s." + names.fresh(hint(slot));
 }
 
-// The saved table of an instance: s.h[3].
 std::string FileWriter::instance_table(const std::string& path) const {
   return fmt::format("s.{}[{}]", list_field_.at(list_of(path)), last_part(path));
 }
 
-// How a saved slot is reached in the backward segment outside of the instance that kept it.
 std::string FileWriter::saved_expression(int slot) {
   if (const auto it = top_field_.find(slot); it != top_field_.end()) return it->second;
   const std::string& path = elsewhere_.at(slot);
@@ -153,7 +147,6 @@ std::string FileWriter::saved_expression(int slot) {
   return instance_table(path) + kept_.at(run->body).at(number).substr(1);
 }
 
-// The field in which the instance at `path` of the segment that makes a slot keeps it, or "".
 std::string FileWriter::kept_by_twin(const std::string& path, int slot) {
   const Segment& maker = *maker_.at(slot);
   const BlockRun* twin = block_named(maker, path);
@@ -179,7 +172,6 @@ const BlockRun* FileWriter::block_named(const Segment& segment, const std::strin
   return nullptr;
 }
 
-// Keeps a slot for later segments, where it is one of those.
 void FileWriter::store_top(const Segment& segment, int slot, FunctionWriter& w) {
   const auto it = top_field_.find(slot);
   if (it == top_field_.end() || maker_.at(slot) != &segment) return;
@@ -187,7 +179,6 @@ void FileWriter::store_top(const Segment& segment, int slot, FunctionWriter& w) 
   w.raw(fmt::format("{} = {}", it->second, w.expression(slot)));
 }
 
-// Expression of a slot at the level of the segment.
 std::string FileWriter::outer(const Segment& segment, int slot, FunctionWriter& w) {
   if (is_saved(segment, slot)) {
     w.need("s");

@@ -8,11 +8,10 @@
 
 #include <fmt/ranges.h>
 
-#include <algorithm>
-
 #include "base/error.h"
 #include "launch/slot.h"
 #include "lower/layout.h"
+#include "lower/traffic.h"
 
 namespace nns::comm {
 namespace {
@@ -102,9 +101,8 @@ Group::Group(std::vector<int> ranks, int position)
       note_(launch::note_group(fmt::format("{}", fmt::join(ranks_, ",")))) {}
 
 void Group::count_reduced(const at::Tensor& tensor) {
-  const int64_t all = tensor.numel(), longest = (all + size() - 1) / size();
-  const int64_t own = std::clamp<int64_t>(all - position() * longest, 0, longest);
-  count((all - own + (size() - 1) * own) * static_cast<int64_t>(tensor.element_size()));
+  count(lower::sent_by_all_reduce(tensor.numel(), size(), position()) *
+        static_cast<int64_t>(tensor.element_size()));
 }
 
 std::string Group::call_text(const char* operation, const at::Tensor& like) {

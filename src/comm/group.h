@@ -81,7 +81,7 @@ class Group {
   virtual void do_all_to_all(at::Tensor& out, const at::Tensor& in) = 0;
   virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
   void count(int64_t bytes) { bytes_sent_ += bytes; }
-  // An all-reduce: each rank sums a part, which the others give it, and gives them the sum.
+  // Counts what an all-reduce sends.
   void count_reduced(const at::Tensor& tensor);
   // What the ranks must agree on, as text (`like` may be undefined); throws if calls[k] differ.
   std::string call_text(const char* operation, const at::Tensor& like);

@@ -21,9 +21,7 @@ template <class... A>
 }
 
 const Shape& ints(const Instr& instr, std::string_view name) {
-  const Arg* arg = find_arg(instr, name);
-  NNS_CHECK(arg != nullptr, "{} has no argument {}", instr.op, name);
-  return std::get<Shape>(*arg);
+  return argument<Shape>(instr, name);
 }
 
 std::string place(const Instr& instr) {

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "graph/nest.h"
 
 namespace nns::lower {
 namespace {
@@ -13,17 +14,6 @@ namespace {
 using graph::Graph;
 using graph::Nest;
 using graph::Node;
-
-// Calls `visit(value id)` for every tensor of a nested result.
-template <class F>
-void for_each_value(const Nest& nest, F visit) {
-  if (const auto* ref = std::get_if<graph::ValueRef>(&nest.node)) {
-    if (ref->id >= 0) visit(ref->id);
-  } else if (const auto* fields =
-                 std::get_if<std::vector<std::pair<std::string, Nest>>>(&nest.node)) {
-    for (const auto& [key, field] : *fields) for_each_value(field, visit);
-  }
-}
 
 // The devices of a layout in groups that differ along the given axes only.
 std::vector<std::vector<int>> groups_along(const Layout& layout, const std::vector<int>& axes) {

@@ -3,31 +3,18 @@
 #include <algorithm>
 #include <map>
 
-#include "base/error.h"
 #include "lower/uses.h"
 
 namespace nns::lower {
 namespace {
 
-const Arg& argument(const Instr& instr, std::string_view name) {
-  for (const NamedArg& a : instr.args)
-    if (a.name == name) return a.value;
-  NNS_CHECK(false, "{} has no argument {}", instr.op, name);
-}
-int64_t integer(const Instr& instr, std::string_view name) {
-  return std::get<int64_t>(argument(instr, name));
-}
 int64_t part(int64_t length, int64_t n) {  // the longest of n
   return (length + n - 1) / n;
 }
 
-// Elements that leave a rank in an all-reduce: each sums a part, which the others give it, and
-// gives them the sum.
-int64_t reduced(int64_t count, const std::vector<int64_t>& ranks, int64_t rank) {
-  const auto n = static_cast<int64_t>(ranks.size());
+int64_t reduced(int64_t elements, const std::vector<int64_t>& ranks, int64_t rank) {
   const int64_t position = std::find(ranks.begin(), ranks.end(), rank) - ranks.begin();
-  const int64_t own = std::clamp<int64_t>(count - position * part(count, n), 0, part(count, n));
-  return count - own + (n - 1) * own;
+  return sent_by_all_reduce(elements, static_cast<int64_t>(ranks.size()), position);
 }
 
 // Elements that leave the rank.
@@ -36,13 +23,13 @@ int64_t elements(const Program& program, const Instr& instr, std::string_view op
   const auto n = static_cast<int64_t>(ranks.size());
   Shape shape = program.slot(reads(instr).at(0)).type.shape;
   const auto size = [&](const char* dim) -> int64_t& {
-    return shape.at(static_cast<size_t>(integer(instr, dim)));
+    return shape.at(static_cast<size_t>(argument<int64_t>(instr, dim)));
   };
   if (op == "all_reduce") return reduced(numel(shape), ranks, program.rank);
   if (op == "all_gather") {
-    size("dim") = part(integer(instr, "whole"), n);
+    size("dim") = part(argument<int64_t>(instr, "whole"), n);
   } else if (op == "all_to_all") {
-    size("from") = part(integer(instr, "whole"), n);
+    size("from") = part(argument<int64_t>(instr, "whole"), n);
     size("dim") = part(size("dim"), n);
   } else {
     size("dim") = part(size("dim"), n);
@@ -62,6 +49,12 @@ int64_t moved(const Program& program, const Shape& moves, size_t dims) {
 }
 
 }  // namespace
+
+int64_t sent_by_all_reduce(int64_t elements, int64_t ranks, int64_t position) {
+  const int64_t longest = part(elements, ranks);
+  const int64_t own = std::clamp<int64_t>(elements - position * longest, 0, longest);
+  return elements - own + (ranks - 1) * own;
+}
 
 std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& buckets) {
   std::vector<Traffic> out;
@@ -84,13 +77,13 @@ std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& 
       const Slot& self = program.slot(reads(instr).at(0));
       const int64_t width = size_of(self.type.dtype);
       if (op == "send" || op == "move") {
-        const auto& moves = std::get<Shape>(argument(instr, op == "send" ? "moves" : "sends"));
+        const auto& moves = argument<Shape>(instr, op == "send" ? "moves" : "sends");
         add({segment.name, op, 0, 1, moved(program, moves, self.type.shape.size()) * width});
         continue;
       }
       const bool scatter = op == "scatter_gradient";
       if (scatter) op = "reduce_scatter";
-      const auto& ranks = std::get<Shape>(argument(instr, "group"));
+      const auto& ranks = argument<Shape>(instr, "group");
       add({segment.name, op, static_cast<int>(ranks.size()), 1,
            elements(program, instr, op, ranks) * width,
            scatter || self.role == SlotRole::parameter});
@@ -121,10 +114,10 @@ std::vector<Bucket> buckets(const Program& program, int64_t bytes,
         std::find(order.begin(), order.end(), slot) == order.end())
       order.push_back(slot);
   if (program.tags > 0) {
-    const auto place = [&](int slot) {
-      return std::find(program.parameters.begin(), program.parameters.end(), slot);
-    };
-    std::sort(order.begin(), order.end(), [&](int a, int b) { return place(a) < place(b); });
+    const std::set<int> present(order.begin(), order.end());
+    order.clear();
+    for (int slot : program.parameters)
+      if (present.contains(slot)) order.push_back(slot);
   }
   std::map<int, const Share*> shares;
   for (size_t i = 0; i < program.shares.size(); ++i)

@@ -24,6 +24,10 @@ struct Bucket {
   std::vector<int> parameters;  // slots
 };
 
+// Elements that leave a rank in an all-reduce: each sums a part, which the others give it, and
+// gives them the sum. The parts of the first ranks are the longest.
+int64_t sent_by_all_reduce(int64_t elements, int64_t ranks, int64_t position);
+
 // Buckets of at most `bytes` (or one gradient), in the order in which backward completes them; in
 // pipelines in that of the parameters, which stages that share weights agree on. `others`: names of
 // parameters that a stage of another rank may have the gradient of.

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "base/error.h"
 #include "lower/emitter.h"
 #include "lower/program.h"
 
@@ -20,6 +21,14 @@ inline const Arg* find_arg(const Instr& instr, std::string_view name) {
   for (const NamedArg& a : instr.args)
     if (a.name == name) return &a.value;
   return nullptr;
+}
+
+// An argument that must be there.
+template <class T>
+const T& argument(const Instr& instr, std::string_view name) {
+  const Arg* arg = find_arg(instr, name);
+  NNS_CHECK(arg != nullptr, "{} has no argument {}", instr.op, name);
+  return std::get<T>(*arg);
 }
 
 inline bool is_message(const Instr& instr) {

@@ -64,20 +64,12 @@ std::optional<std::string> Builder::refusal(int id, int input, int dim, int part
   if (ops_[static_cast<size_t>(id)].sized.contains(*identifier))
     return fmt::format("'{}' is cut into parts of given sizes already", *identifier);
   if (!sizes.empty()) {
-    const int64_t sum = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
-    if (static_cast<int>(sizes.size()) != parts || sum != b->length(*identifier) ||
-        std::any_of(sizes.begin(), sizes.end(), [](int64_t s) { return s < 1; }))
-      return fmt::format("sizes {} are not those of {} parts of '{}', which is {} long",
-                         fmt::join(sizes, ","), parts, *identifier, b->length(*identifier));
+    if (static_cast<int>(sizes.size()) != parts)
+      return fmt::format("{} sizes are given for {} parts", sizes.size(), parts);
     if (before != cuts.end())
       return fmt::format("'{}' is cut already; sizes are given in the first step", *identifier);
     if (in_turns) return "given sizes are for parts on devices of their own";
-    // What a dimension of its own can be cut into: parts that differ by one, for a start.
-    if (auto why = b->refusal(input, dim, parts, true)) return why;
-    if (!b->stands_alone(*identifier))
-      return fmt::format("'{}' is only part of a dim: given sizes need a dim of its own",
-                         *identifier);
-    return std::nullopt;
+    return b->refusal(input, dim, sizes);
   }
   // Uneven parts of parts have no layout.
   uneven = uneven && before == cuts.end();

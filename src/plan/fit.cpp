@@ -1,6 +1,5 @@
 // Plans on graphs of other shapes than those they were made for.
 #include <algorithm>
-#include <numeric>
 
 #include "annotate/grammar.h"
 #include "base/error.h"
@@ -52,11 +51,7 @@ class Fit {
         parts = before *= s.parts;
       }
       if (!s.sizes.empty()) {
-        why = b->refusal(s.input, s.dim, parts, true);
-        const int64_t sum = std::accumulate(s.sizes.begin(), s.sizes.end(), int64_t{0});
-        if (!why && sum != b->length(*id))
-          why = fmt::format("'{}' is {} long, the sizes of its parts sum to {}", *id,
-                            b->length(*id), sum);
+        why = b->refusal(s.input, s.dim, s.sizes);
         continue;
       }
       why = b->refusal(s.input, s.dim, parts);

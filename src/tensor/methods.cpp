@@ -78,6 +78,12 @@ void push_init(lua_State* L, Door&, Box& box) {
   }
 }
 
+// Of a part of a parameter; nil for others.
+void push_part(lua_State* L, const Box& box, Shape Parameter::* field) {
+  if (box.parameter == nullptr || !box.parameter->part) return lua_pushnil(L);
+  script::push_ints(L, (*box.parameter).*field);
+}
+
 const std::unordered_map<std::string_view, Getter>& getters() {
   static const std::unordered_map<std::string_view, Getter> table = {
       {"shape", [](lua_State* L, Door&, Box& box) { script::push_ints(L, shape_of(box)); }},
@@ -97,16 +103,8 @@ const std::unordered_map<std::string_view, Getter>& getters() {
        [](lua_State* L, Door&, Box& box) {
          box.parameter ? script::push_string(L, box.parameter->path) : lua_pushnil(L);
        }},
-      {"whole",
-       [](lua_State* L, Door&, Box& box) {
-         box.parameter&& box.parameter->part ? script::push_ints(L, box.parameter->whole)
-                                             : lua_pushnil(L);
-       }},
-      {"start",
-       [](lua_State* L, Door&, Box& box) {
-         box.parameter&& box.parameter->part ? script::push_ints(L, box.parameter->start)
-                                             : lua_pushnil(L);
-       }},
+      {"whole", [](lua_State* L, Door&, Box& box) { push_part(L, box, &Parameter::whole); }},
+      {"start", [](lua_State* L, Door&, Box& box) { push_part(L, box, &Parameter::start); }},
       {"is_buffer",
        [](lua_State* L, Door&, Box& box) {
          lua_pushboolean(L, box.parameter && box.parameter->is_buffer);

@@ -165,7 +165,9 @@ class Part : public Probe {
       slices.push_back(std::make_unique<Box>());
       slices.back()->real = slice.contiguous();  // as a rank holds it
     }
-    const auto local = annotate::local_args(view, split, {part * each, each, each * parts});
+    const int64_t whole_length = each * parts;
+    const auto local =
+        annotate::local_args(view, split, {part * each, each, whole_length, whole_length});
     tensor::Call call = whole;
     size_t next = 0;
     const auto replace = [&](Box*& box) {

@@ -213,6 +213,15 @@ describe('policies', function()
       message(run, cut { input = 1, dim = 0, sizes = { 20, 13 } }, 2))
     assert.matches("sizes 32,0 are not those of 2 parts",
       message(run, cut { input = 1, dim = 0, sizes = { 32, 0 } }, 2))
+    assert.matches('2 sizes are given for 3 parts', message(run, function(g)
+      g:partition(linear(g), { input = 1, dim = 0, sizes = { 20, 12 } }, 3)
+    end, 3))
+    run(function(g)
+      local where = { input = 1, dim = 0, sizes = { 20, 12 }, in_turns = true }
+      assert.matches('given sizes are for parts on devices of their own',
+        g:refusal(linear(g), where))
+      g:replicate_rest()
+    end, 2)
     assert.matches("'%w+' is cut into parts of given sizes already", message(run, function(g)
       g:partition(linear(g), { input = 1, dim = 0, sizes = { 20, 12 } })
       g:partition(linear(g), { input = 1, dim = 0 }, 2)

@@ -111,4 +111,29 @@ describe('the program of a pipeline', function()
     assert.is_false(ok)
     assert.matches("norm%..* is updated by every micro%-batch; schedule 'chimera'", tostring(e))
   end)
+
+  it('refuses buffers whose writes scale units would have to see', function()
+    local function refused(forward)
+      local model = nn.class 'Counting'
+      function model:init() self:register_buffer('seen', T.ones { 4 }) end
+      model.forward = forward
+      local traced = trace(model {}, { T.zeros { 4 } }, { training = true })
+      local plan = policies.run(traced, 'dp', { plan_ngpus = 1, runtime_ngpus = 2, pas_config = {},
+        micro_batches = 4 })
+      local ok, e = pcall(lower.lower, traced, { plan = plan, rank = 0 })
+      assert.is_false(ok)
+      return tostring(e)
+    end
+    assert.matches('results depend on what seen held, .*; 2 scale units cannot see each other',
+      refused(function(self, x)
+        local loss = (x * self.seen):sum()
+        self.seen:add_(1)
+        return loss
+      end))
+    assert.matches('seen is written as no running average or sum of itself',
+      refused(function(self, x)
+        self.seen:mul_(2)
+        return x:sum()
+      end))
+  end)
 end)

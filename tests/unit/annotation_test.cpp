@@ -198,6 +198,19 @@ TEST_CASE("an annotation tells the shapes of outputs") {
   CHECK_THAT(why, Contains("the length of 'h' is not known"));
 }
 
+TEST_CASE("parts of given sizes make up a dim of its own") {
+  const auto b =
+      *Binding::bind(Annotation::parse("(a b) k -> (a b) k"), {{6, 8}}, {{6, 8}}, {{"a", 2}});
+  using Sizes = std::vector<int64_t>;
+  CHECK_FALSE(b.refusal(0, 1, Sizes{3, 5}));
+  CHECK(b.refusal(0, 1, Sizes{3, 6}) ==
+        "sizes 3,6 are not those of 2 parts of 'k', which is 8 long");
+  CHECK_THAT(*b.refusal(0, 1, Sizes{9, -1}), Contains("sizes 9,-1 are not those of 2 parts"));
+  CHECK(b.refusal(0, 0, Sizes{1, 1}) ==
+        "'a' is only part of a dim: given sizes need a dim of its own");
+  CHECK(b.refusal(0, 2, Sizes{1, 1}) == "dim 2 of input 0 is never split");
+}
+
 TEST_CASE("a transform rule goes before the annotation") {
   auto b = *Binding::bind(Annotation::parse("n, v^ d -> n d"), {{5}, {8, 4}}, {{5, 4}});
   CHECK_FALSE(b.identifier(1, 0));
@@ -210,6 +223,7 @@ TEST_CASE("a transform rule goes before the annotation") {
   b.add_rules({rule}, {{5}, {8, 4}});
   CHECK(b.refusal(1, 0, 3) == "'rule of input 1 dim 0' is 8 long, which 3 does not divide");
   CHECK(b.refusal(1, 0, 3, true));  // a rule takes equal parts
+  CHECK_THAT(*b.refusal(1, 0, std::vector<int64_t>{2, 6}), Contains("which makes equal parts"));
   const Split s = b.split(1, 0, 2);
   CHECK(s.outputs[0].kind == Kind::value);
   CHECK(s.inputs[1].axes == std::vector<int>{0});

@@ -224,9 +224,9 @@ TEST_CASE("sizes in arguments follow a split") {
   const Call view = Call("aten::view").tensor("self", {4, 6}).arg("size", Ints{4, -1, 3});
   const auto b = bind(view.view());
   REQUIRE(b);
-  const auto args = local_args(view.view(), b->split(0, 0, 2), {2, 2, 4});
+  const auto args = local_args(view.view(), b->split(0, 0, 2), {2, 2, 4, 4});
   CHECK(std::get<Ints>(args[1].value) == Ints{2, 2, 3});
-  const auto uneven = local_args(view.view(), b->split(0, 0, 3, true), {2, 1, 4});
+  const auto uneven = local_args(view.view(), b->split(0, 0, 3, true), {2, 1, 4, 4});
   CHECK(std::get<Ints>(uneven[1].value) == Ints{1, 2, 3});
 
   const Call conv = Call("aten::conv2d")
@@ -238,7 +238,7 @@ TEST_CASE("sizes in arguments follow a split") {
   REQUIRE(c);
   const Split s = c->split(0, 1, 2);
   CHECK(s.identifier == "groups");
-  CHECK(std::get<int64_t>(local_args(conv.view(), s, {0, 1, 2})[3].value) == 1);
+  CHECK(std::get<int64_t>(local_args(conv.view(), s, {0, 1, 2, 2})[3].value) == 1);
 }
 
 TEST_CASE("a part of a random call knows where it lies") {
@@ -247,7 +247,7 @@ TEST_CASE("a part of a random call knows where it lies") {
                         .arg("p", 0.5)
                         .arg("offset", {})
                         .arg("full", {});
-  const auto args = local_args(call.view(), bind(call.view())->split(0, 1, 3), {4, 2, 6});
+  const auto args = local_args(call.view(), bind(call.view())->split(0, 1, 3), {4, 2, 6, 6});
   CHECK(std::get<Ints>(args[2].value) == Ints{0, 4});
   CHECK(std::get<Ints>(args[3].value) == Ints{4, 6});
 }

@@ -89,6 +89,8 @@ TEST_CASE("malformed plans are refused") {
                     Catch::Contains("format 9"));
   CHECK_THROWS_WITH(from_json(broken("\"parts\": 2", "\"parts\": 3")),
                     Catch::Contains("3 parts on 2 devices"));
+  CHECK_THROWS_WITH(from_json(broken("\"parts\": 2", "\"parts\": 2, \"sizes\": [8]")),
+                    Catch::Contains("1 sizes of 2 parts"));
 }
 
 TEST_CASE("a plan fits other shapes") {
@@ -110,6 +112,19 @@ TEST_CASE("a plan fits other shapes") {
   CHECK_THAT(fitted.warnings[0], Catch::Contains("fc aten::relu#0") &&
                                      Catch::Contains("replicated for these shapes") &&
                                      Catch::Contains("too short for 2 parts"));
+  CHECK(fitted.ops[0].steps == std::vector<Step>{{-1, 0, 2}});
+}
+
+TEST_CASE("parts of given sizes fit the length that they make up") {
+  Plan p = plan_for(two_linears());
+  auto g = two_linears();
+  for (auto& op : p.ops) op.steps = {{0, 1, 2, true, {3, 5}}};
+  CHECK(fit(p, g).ops[0].steps == p.ops[0].steps);
+  for (auto& v : g.values) v.type.shape = {4, 10};
+  const auto fitted = fit(p, g);
+  REQUIRE(fitted.warnings.size() == 2);
+  CHECK_THAT(fitted.warnings[0], Catch::Contains("sizes 3,5 are not those of 2 parts") &&
+                                     Catch::Contains("which is 10 long"));
   CHECK(fitted.ops[0].steps == std::vector<Step>{{-1, 0, 2}});
 }
 

@@ -1,3 +1,4 @@
+// Opens libnnscaler_mpi.so, which holds the mpi back end.
 #include "comm/library.h"
 
 namespace nns::comm {

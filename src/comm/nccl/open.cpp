@@ -1,3 +1,4 @@
+// Opens libnnscaler_nccl.so, which holds the nccl back end.
 #include "base/error.h"
 #include "comm/library.h"
 #include "tensor/calling.h"

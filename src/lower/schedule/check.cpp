@@ -59,13 +59,12 @@ std::vector<std::vector<Timed>> time_line(const Schedule& s, const std::vector<S
           if (ready) start = std::max(start, done->second);
         }
         if (!ready) break;
-        const Action action = a;
-        const double stop = start + duration(s, action, times);
-        ended[{action.kind, action.stage, action.micro}] = stop;
+        const double stop = start + duration(s, a, times);
+        ended[{a.kind, a.stage, a.micro}] = stop;
         for (int other : ranks) {
           const auto o = static_cast<size_t>(other);
           free_at[o] = stop;
-          lines[o].push_back({action, start, stop});
+          lines[o].push_back({a, start, stop});
           ++next[o];
         }
         moved = true;
