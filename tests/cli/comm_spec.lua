@@ -2,44 +2,37 @@
 -- reads when joining fails.
 local shell = require 'tests.cli.support.shell'
 local cases = require 'tests.lua.support.comm_cases'
+local launchers = require 'tests.cli.support.launchers'
 local T = require 'nnscaler.tensor'
 
-local rank = ("'%s' tests/cli/jobs/comm_rank.lua"):format(shell.binary)
-local venv = os.getenv 'NNSCALER_VENV' or (os.getenv 'HOME' .. '/.cache/nnscaler/venv')
+local rank = 'tests/cli/jobs/comm_rank.lua '
+local launcher_of = { mpi = 'mpirun', gloo = 'torchrun' }
 
--- Runs the arguments of a rank on n ranks; a run that hangs is ended.
-local launchers = {
-  mpi = function(n, arguments)
-    return shell.run(('timeout 120 mpirun --allow-run-as-root --oversubscribe --bind-to none '
-      .. '-np %d %s %s'):format(n, rank, arguments))
-  end,
-  gloo = function(n, arguments)
-    return shell.run(('timeout 120 %s/bin/torchrun --no-python --standalone --nproc-per-node %d '
-      .. '%s %s'):format(venv, n, rank, arguments))
-  end,
-}
-local launcher_names = { mpi = 'mpirun', gloo = 'torchrun' }
+-- Runs the arguments of a rank on n ranks, which a back end joins.
+local function run(backend, n, arguments)
+  return launchers.run(launcher_of[backend], n, rank .. arguments)
+end
 
 for _, backend in ipairs { 'mpi', 'gloo' } do
   describe(backend .. ' communicator', function()
     for _, n in ipairs { 1, 2, 3, 4, 8 } do
       it('passes every case on ' .. n .. ' ranks', function()
-        local said, code = launchers[backend](n, 'all')
+        local said, code = run(backend, n, 'all')
         assert.equal(0, code, said)
-        assert.matches(('%s %s: %d of %d ok'):format(backend, launcher_names[backend],
+        assert.matches(('%s %s: %d of %d ok'):format(backend, launcher_of[backend],
           #cases.names, #cases.names), said)
       end)
     end
 
     it('names what differs when ranks disagree', function()
-      local said, code = launchers[backend](2, 'disagree')
+      local said, code = run(backend, 2, 'disagree')
       assert.is_true(code ~= 0)
       assert.matches('%[comm.all_reduce%] the ranks of group 0,1 disagree: rank %d calls '
         .. 'all_reduce Float %[%d%] #%d', said)
     end)
 
     it('ends all ranks when one fails', function()
-      local said, code = launchers[backend](2, 'fail_alone')
+      local said, code = run(backend, 2, 'fail_alone')
       assert.is_true(code ~= 0 and code ~= 124, said)
       assert.matches('boom on one rank', said)
     end)
@@ -48,14 +41,14 @@ end
 
 describe('mpi communicator', function()
   it('cuts messages that are too long for one', function()
-    local said, code = launchers.mpi(2, 'message_bytes=1000 all')
+    local said, code = run('mpi', 2, 'message_bytes=1000 all')
     assert.equal(0, code, said)
   end)
 end)
 
 describe('joining', function()
   local function refused(expected, arguments, before)
-    local said, code = shell.run(('%s %s %s'):format(before or '', rank, arguments))
+    local said, code = shell.nnscaler(rank .. arguments, before)
     assert.equal(2, code, said)
     assert.matches(expected, said, 1, true)
   end
@@ -72,7 +65,7 @@ describe('joining', function()
 
   it('says why there is no GPU to join', function()
     if T.has_cuda() then return pending 'there is a GPU here' end
-    local said, code = launchers.mpi(2, 'backend=nccl')
+    local said, code = run('mpi', 2, 'backend=nccl')
     assert.is_true(code ~= 0, said)
     assert.matches('[comm.nccl] ', said, 1, true)
     assert.is_true((said:find 'no GPU' or said:find 'this build has no nccl back end') ~= nil, said)
@@ -100,7 +93,7 @@ describe('joining', function()
   end)
 
   it('is alone without a launcher', function()
-    local said, code = shell.run(rank .. ' all')
+    local said, code = shell.nnscaler(rank .. 'all')
     assert.equal(0, code, said)
     assert.matches('local none: %d+ of %d+ ok', said)
   end)

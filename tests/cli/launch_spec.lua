@@ -48,18 +48,14 @@ describe('ranks as processes', function()
   end)
 
   it('say how much of the sums of gradients went on beside backward', function()
-    local changes = 'pas_policy=dp stop_after_steps=5 compute_config.reducer_bucket_cap_mb='
+    -- Backward is long beside the time by which a rank may come late to a sum.
+    local changes = 'pas_policy=dp stop_after_steps=5 layers=4 width=64 block=64 '
+      .. 'compute_config.reducer_bucket_cap_mb='
     local pattern =
       'Sums of gradients over ranks: under way [%d.]+ ms a step, (%d+) %% of it beside backward'
-    -- Shares are measured times: a rank that comes late makes them small, in one run or another.
-    local share, said
-    for _ = 1, 5 do
-      said = train('mpirun', 2, 'overlap', changes .. '0.001')
-      share = tonumber(said:match(pattern))
-      assert.is_truthy(share, said)
-      if share > 0 then break end
-    end
-    assert.is_true(share > 0 and share <= 100, said)
+    local said = train('mpirun', 2, 'overlap', changes .. '0.001')
+    local share = tonumber(said:match(pattern))
+    assert.is_true(share ~= nil and share > 0 and share <= 100, said)
     said = train('mpirun', 2, 'whole', changes .. '25') -- one bucket
     assert.is_truthy(said:match(pattern), said)
   end)

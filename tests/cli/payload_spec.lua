@@ -1,7 +1,7 @@
 --- What a rank sends, counted below the program by a shim of MPI, is what its program says.
 local base = require 'nnscaler._C.base'
+local beside = require 'tests.equivalence.support.beside'
 local launchers = require 'tests.cli.support.launchers'
-local ring = require 'tests.equivalence.support.ring'
 local shell = require 'tests.cli.support.shell'
 
 local folder, remove = shell.folder()
@@ -26,12 +26,6 @@ local cases = {
     { model = 'gpt untied', policy = 'tp', plan = 2, micro = 2 },
   },
 }
-
--- What a step sends beside the program: loss and weight, and where units wait for each other the
--- number of micro-batches.
-local function beside(n, rank, lockstep)
-  return ring(n, rank, 2) + (lockstep and ring(n, rank, 1) or 0)
-end
 
 describe('the payload of a step', function()
   teardown(remove)

@@ -1,5 +1,5 @@
---- `nnscaler run -n N` with ranks as threads: the losses and norms of one rank, under every policy
---- that runs today; they go on from each other's checkpoints.
+--- `nnscaler run -n N` with ranks as threads: the losses and norms of one rank, under every policy;
+--- they go on from each other's checkpoints.
 local shell = require 'tests.cli.support.shell'
 local training = require 'tests.cli.support.training'
 

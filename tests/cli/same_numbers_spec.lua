@@ -63,6 +63,7 @@ describe('rank threads and processes', function()
             local problem = runner.problem(processes[i])
             assert(not problem, ('%s: %s'):format(what, problem))
             for r, result in ipairs(cell.results) do
+              assert.is_string(result.bits)
               assert.equal(result.bits, processes[i].results[r].bits,
                 ('%s, rank %d'):format(what, r - 1))
             end

@@ -7,8 +7,13 @@ teardown(remove)
 
 local gpt = 'recipes/nanogpt.lua preset=tiny layers=1 width=16 heads=2 block=8 dropout=0.1'
 
-local function verify(arguments)
-  return shell.nnscaler(('verify %s'):format(arguments))
+local function verify(arguments) return shell.nnscaler('verify ' .. arguments) end
+
+-- Writes a recipe, in Lua; returns its path.
+local function recipe(name, text)
+  local path = folder .. '/' .. name
+  base.file_write(path, text)
+  return path
 end
 
 describe('nnscaler verify', function()
@@ -41,8 +46,7 @@ describe('nnscaler verify', function()
 
   it('names what differs', function()
     -- A model that is another one while it is traced.
-    local path = folder .. '/wrong.lua'
-    base.file_write(path, [[
+    local path = recipe('wrong.lua', [[
 local nnscaler, nn = require 'nnscaler', require 'nnscaler.nn'
 local Model = nn.class 'Model'
 function Model:init() self.fc = nn.Linear(4, 4) end
@@ -55,7 +59,9 @@ return { model = function() return Model() end,
 ]])
     local said, code = verify(path)
     assert.equal(1, code, said)
-    assert.matches('comparisons differ%.', said)
+    assert.matches('\ngradients of step 1 +2 +1 +1e%-11 +fc%.weight, rank 0\n', said)
+    assert.matches('\nfc%.bias +1 +0\n', said)
+    assert.matches('\n10 of 15 comparisons differ%.\n', said)
   end)
 
   it('refuses what it cannot compare', function()
@@ -87,8 +93,7 @@ describe('nnscaler verify --op', function()
   end)
 
   it('finds what is wrong in one that a recipe registers', function()
-    local path = folder .. '/mine.lua'
-    base.file_write(path, [[
+    local path = recipe('mine.lua', [[
 local nnscaler, T = require 'nnscaler', require 'nnscaler.tensor'
 nnscaler.register_op('mine::centered', {
   annotation = 'a b -> a b',

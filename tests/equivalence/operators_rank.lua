@@ -9,15 +9,8 @@ local draw = require('tests.equivalence.plans.random_policy').draw
 local harness = require 'tests.lua.derivative.harness'
 local sorted_keys = require('nnscaler.sorted').sorted_keys
 
-local SEED = 5
+local SEED = harness.SEED
 local seen -- ways of cutting that were tried
-
-local function run(engine, sample)
-  local result = engine:train_step({ sample }, { step = 3, seed = SEED })
-  local grads = {}
-  for _, p in ipairs(engine.parameters) do grads[p.name] = engine:grad(p.name) or false end
-  return result.loss, grads
-end
 
 -- Dimensions of the operands: annotations differ by them.
 local function ranks_of(graph, node)
@@ -77,15 +70,6 @@ local function policy_of(op, which, found)
   end
 end
 
-local function gap(want, got)
-  if want:numel() == 0 then return 0 end
-  local same = want:eq(got):logical_or(want:isnan():logical_and(got:isnan()))
-  local difference = (want - got):abs():masked_fill(same, 0):amax():item()
-  local scale = want:abs():masked_fill(want:isfinite():logical_not(), 0):amax():item()
-  if difference ~= difference then return math.huge end
-  return difference / math.max(scale, 1e-3)
-end
-
 local function compare(call, program, loss, grads, want_loss, want)
   local tolerance = call.tolerance or 1e-11
   for _, name in ipairs(sorted_keys(want)) do -- where one operand is narrow, so are sums
@@ -99,7 +83,7 @@ local function compare(call, program, loss, grads, want_loss, want)
     if (g and true or false) ~= (w and true or false) then
       return name .. ': only one has a gradient'
     elseif g then
-      local d = gap(program.sharing:part(name, w), g)
+      local d = harness.gap(program.sharing:part(name, w), g)
       if d > 10 * tolerance then return ('%s differs by %.3g'):format(name, d) end
     end
   end
@@ -116,7 +100,7 @@ local function check(call, problems, covered)
   local all, flags = harness.candidates(call), {}
   for _, k in ipairs(all) do flags[k] = true end
   local model, sample = harness.model(call, flags, 'dense', nil, call.reference)
-  local want_loss, want = run(Eager.new(model, { seed = SEED, device = 'cpu' }), sample)
+  local want, expected = harness.run(Eager.new(model, { seed = SEED, device = 'cpu' }), sample)
   local which, count = 1, 1
   while which <= count do
     local found = {}
@@ -130,8 +114,8 @@ local function check(call, problems, covered)
     if told.key and not seen[told.key] then
       seen[told.key] = true
       covered[#covered + 1] = told.key
-      local loss, grads = run(program, same)
-      local problem = compare(call, program, loss, grads, want_loss, want)
+      local grads, result = harness.run(program, same)
+      local problem = compare(call, program, result.loss, grads, expected.loss, want)
       if problem then problems[#problems + 1] = ('%s: %s'):format(told.key, problem) end
     end
     which = which + 1

@@ -1,14 +1,10 @@
 --- 20 steps in float64 with AdamW, clipping, dropout and accumulation: loss and norm before
 --- clipping of every step under each policy on 2 and 4 ranks are those of eager=true at the same
 --- global batch.
-local base = require 'nnscaler._C.base'
-local comm = require 'nnscaler._C.comm'
+local on_ranks = require 'tests.equivalence.support.on_ranks'
 
 local function train(case)
-  local out = comm.run_local(case.ranks or 1, 'tests.equivalence.steps_rank',
-    base.json_encode(case))
-  for r, text in ipairs(out) do out[r] = base.json_decode(text) end
-  return out
+  return on_ranks(case.ranks or 1, 'tests.equivalence.steps_rank', case)
 end
 
 -- policy, ranks, plan_ngpus, pas_config

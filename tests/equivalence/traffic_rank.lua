@@ -5,18 +5,13 @@ local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local door = require 'nnscaler._C.tensor'
+local everybody = require 'tests.equivalence.support.everybody'
 local groups = require 'nnscaler.runtime.comm'
 local models = require 'tests.equivalence.plans.models'
 local nn = require 'nnscaler.nn'
 local traffic = require 'nnscaler.runtime.traffic'
 
 local M = {}
-
-local function everybody()
-  local ranks = {}
-  for r = 0, comm.current():size() - 1 do ranks[r + 1] = r end
-  return groups.group(ranks)
-end
 
 -- Collectives by hand, of sizes that the ranks do not divide.
 function M.primitives()

@@ -1,23 +1,12 @@
 --- The payload that `local` ranks count at the copy is what the Program says and what closed forms
 --- of the padded sizes say, to the byte; loading never holds a whole model; samples that differ
 --- inside a scale unit are found.
-local base = require 'nnscaler._C.base'
-local comm = require 'nnscaler._C.comm'
+local beside = require 'tests.equivalence.support.beside'
+local on_ranks = require 'tests.equivalence.support.on_ranks'
 local ring = require 'tests.equivalence.support.ring'
 
 local function run(ranks, case)
-  local out = {}
-  for r, text in ipairs(comm.run_local(ranks, 'tests.equivalence.traffic_rank',
-    base.json_encode(case))) do
-    out[r] = base.json_decode(text)
-  end
-  return out
-end
-
--- What a step sends beside the program: loss and weight, and where units wait for each other the
--- number of micro-batches.
-local function beside(n, position, result)
-  return ring(n, position, 2) + (result.lockstep and ring(n, position, 1) or 0)
+  return on_ranks(ranks, 'tests.equivalence.traffic_rank', case)
 end
 
 describe('payload', function()
@@ -50,7 +39,7 @@ describe('payload', function()
       function()
         case.experiment = 'step'
         for r, result in ipairs(run(case.ranks, case)) do
-          assert.equal(result.said + beside(case.ranks, r - 1, result), result.counted,
+          assert.equal(result.said + beside(case.ranks, r - 1, result.lockstep), result.counted,
             'rank ' .. r - 1)
         end
       end)

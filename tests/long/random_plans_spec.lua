@@ -1,8 +1,6 @@
 --- 300 random legal plans against one device; see tests/equivalence/plans/random_spec.lua.
 --- NNSCALER_SEED sets the first seed.
-local base = require 'nnscaler._C.base'
 local plans = require 'tests.equivalence.plans.random_plans'
-local runner = require 'tests.equivalence.plans.runner'
 
 local first, COUNT = tonumber(os.getenv 'NNSCALER_SEED') or 1000, 300
 
@@ -12,14 +10,7 @@ describe('300 random plans', function()
 
   it('equal one device', function()
     local problems = {}
-    for _, cell in ipairs(cells) do
-      if runner.problem(cell) then
-        local small, problem = plans.shrink(cell)
-        problems[#problems + 1] = ('%s fails: %s\nshrunk to %s'):format(cell.name, problem,
-          base.json_encode { model = small.model, plan = small.plan, ranks = small.ranks,
-            micro = small.micro, config = small.config })
-      end
-    end
+    for _, cell in ipairs(cells) do problems[#problems + 1] = plans.report(cell) end
     assert.equal('', table.concat(problems, '\n\n'))
   end)
 

@@ -1,6 +1,5 @@
 --- Generated Lua under plans: repeated layers become one function whatever communicates in them,
 --- groups have names, the rank's weights stand at the top, and the same input gives the same bytes.
-local base = require 'nnscaler._C.base'
 local layers = require 'tests.lua.support.layers'
 local lower = require 'nnscaler._C.lower'
 
@@ -126,10 +125,10 @@ describe('a transformer of 32 layers', function()
   end)
 
   it('is lowered and written for one rank of 1,024 in seconds', function()
-    local start = base.clock()
+    local start = os.clock() -- of CPU: others may load the machine
     local plan = layers.plan(graph, 8, 16, 8)
     local text = lower.lower(graph, { plan = plan, rank = 1001 }):lua()
     assert.truthy(text:find('rank 1001 of 1024', 1, true))
-    assert.is_true(base.clock() - start <= 5)
+    assert.is_true(os.clock() - start <= 5)
   end)
 end)

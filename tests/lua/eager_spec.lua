@@ -2,7 +2,7 @@
 local T = require 'nnscaler.tensor'
 local Engine = require 'nnscaler.runtime.eager'
 local nn = require 'nnscaler.nn'
-local runs = require 'tests.lua.support.runs'
+local message = require 'tests.lua.support.message'
 
 -- loss = mean over the labels that count of (w·x − y)²; a part without a path to the loss; a
 -- frozen part.
@@ -117,7 +117,7 @@ describe('the eager engine', function()
       local Bad = nn.class 'Bad'
       function Bad:init() self.w = nn.Parameter { shape = { 2 } } end
       Bad.forward = f
-      return runs.message(function()
+      return message(function()
         Engine.new(Bad(), {}):train_step({ T.ones { 2 } }, { step = 0 })
       end)
     end
@@ -127,7 +127,7 @@ describe('the eager engine', function()
       forward(function() return 3 end))
     assert.matches('tokens = %-1; expected a number',
       forward(function(self, x) return (self.w * x):sum(), { tokens = -1 } end))
-    assert.matches('the micro%-batch holds no tensor', runs.message(function()
+    assert.matches('the micro%-batch holds no tensor', message(function()
       local Any = nn.class 'Any'
       function Any:init() self.w = nn.Parameter { shape = { 2 } } end
       function Any:forward() return self.w:sum() end

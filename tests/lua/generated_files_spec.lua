@@ -9,6 +9,7 @@ local door = require 'nnscaler._C.tensor'
 local lower = require 'nnscaler._C.lower'
 local models = require 'tests.lua.odd_models'
 local nn = require 'nnscaler.nn'
+local message = require 'tests.lua.support.message'
 local runs = require 'tests.lua.support.runs'
 
 -- A model of `n` additions, each of which backward needs.
@@ -62,7 +63,7 @@ describe('a generated file', function()
     assert.equal(text, base.file_read(path))
     local made = engine { gen_savedir = folder, gen_reuse = 'override' }
     assert.matches('gencode0.lua was edited by hand; gen_reuse=override would overwrite it',
-      runs.message(step, made))
+      message(step, made))
     assert.equal(text, base.file_read(path))
   end)
 
@@ -72,7 +73,7 @@ describe('a generated file', function()
     local plain = step(engine({}, chain(2, 0.5)))
     assert.matches('gencode0.lua differs from this run in\n  the traced model %(%x+ in the file, '
       .. '%x+ now%)',
-      runs.message(step, engine({ gen_savedir = folder, gen_reuse = 'match' }, chain(2, 0.5))))
+      message(step, engine({ gen_savedir = folder, gen_reuse = 'match' }, chain(2, 0.5))))
     assert.equal(before, base.file_read(path))
     assert.equal(plain, step(engine({ gen_savedir = folder }, chain(2, 0.5))))
     assert.not_equal(before, base.file_read(path))
@@ -82,7 +83,7 @@ describe('a generated file', function()
     step(engine { gen_savedir = folder })
     local text = edit('\nlocal function forward', '\n-- mine\nlocal function forward')
     assert.matches('was edited by hand, but differs from this run in\n  the traced model',
-      runs.message(step, engine({ gen_savedir = folder }, chain(2, 0.5))))
+      message(step, engine({ gen_savedir = folder }, chain(2, 0.5))))
     assert.equal(text, base.file_read(path))
   end)
 
@@ -92,12 +93,12 @@ describe('a generated file', function()
     base.file_write(path, header .. 'local x = = 1\n')
     assert.matches('%[program.load%] the generated program does not compile: .*gencode0.lua:%d+: '
       .. 'unexpected symbol',
-      runs.message(step, engine { gen_savedir = folder }))
+      message(step, engine { gen_savedir = folder }))
     base.file_write(path, header .. 'return {}\n')
     assert.matches('returns no table with a forward function',
-      runs.message(step, engine { gen_savedir = folder }))
+      message(step, engine { gen_savedir = folder }))
     base.file_write(path, 'return {}\n')
-    assert.matches('gencode0.lua', runs.message(step, engine { gen_savedir = folder }))
+    assert.matches('gencode0.lua', message(step, engine { gen_savedir = folder }))
     assert.equal('return {}\n', base.file_read(path))
   end)
 end)
@@ -127,9 +128,9 @@ describe('a program', function()
         return program
       end
       local made = Program.new(case.make(), { seed = 1, device = 'cpu' })
-      local ok, message = pcall(made.compile, made, case.sample(T.generator(1)), true)
+      local ok, err = pcall(made.compile, made, case.sample(T.generator(1)), true)
       lower.lower = lower_graph
-      assert(ok, message)
+      assert(ok, err)
       for op in program:text():gmatch '[%w_]+::[%w_.]+' do
         local name = op:match '^[^.]+'
         assert.is_nil(random[name] or random[op], ('%s in the program of a model with %s')

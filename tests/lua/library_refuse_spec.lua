@@ -4,6 +4,7 @@ local comm = require 'nnscaler._C.comm'
 local T = require 'nnscaler.tensor'
 local nn = require 'nnscaler.nn'
 local nnscaler = require 'nnscaler'
+local message = require 'tests.lua.support.message'
 local runs = require 'tests.lua.support.runs'
 local sorted = require 'nnscaler.sorted'
 
@@ -222,9 +223,9 @@ local said = {} -- all messages
 describe('of a parallel module', function()
   for _, case in ipairs(cases) do
     it(case[1] .. ' is refused', function()
-      local message = runs.message(case[3])
-      said[#said + 1] = message
-      assert.is_truthy(message:find(case[2], 1, true), message)
+      local text = message(case[3])
+      said[#said + 1] = text
+      assert.is_truthy(text:find(case[2], 1, true), text)
     end)
   end
 
@@ -240,7 +241,7 @@ describe('of a parallel module', function()
     end
     write(4)
     write(4)
-    said[#said + 1] = runs.message(write, 5)
+    said[#said + 1] = message(write, 5)
     assert.is_truthy(said[#said]:find('[codegen.match]', 1, true))
     write(5, 'moo')
     write(4, 'override')
@@ -262,12 +263,12 @@ describe('of a parallel module', function()
   it('docs/library.md lists errors as they are', function()
     local rows = base.file_read('docs/library.md'):match '\n## Limitations\n(.*)$'
     local count = 0
-    for text in rows:gmatch '\n| [^|\n]+ | `([^\n]+)` |' do
+    for listed in rows:gmatch '\n| [^|\n]+ | `([^\n]+)` |' do
       count = count + 1
-      local pattern = text:gsub('%p', '%%%0'):gsub('…', '.*')
+      local pattern = listed:gsub('%p', '%%%0'):gsub('…', '.*')
       local found = false
-      for _, message in ipairs(said) do found = found or message:find(pattern) ~= nil end
-      assert.is_true(found, 'no test raises ' .. text)
+      for _, text in ipairs(said) do found = found or text:find(pattern) ~= nil end
+      assert.is_true(found, 'no test raises ' .. listed)
     end
     assert.is_true(count > 30)
   end)

@@ -4,9 +4,8 @@ local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local nn = require 'nnscaler.nn'
 local nnscaler = require 'nnscaler'
+local message = require 'tests.lua.support.message'
 local runs = require 'tests.lua.support.runs'
-
-local message = runs.message
 
 local function near(want, got, what)
   local scale = math.max(1e-3, want:abs():max():item())
@@ -271,10 +270,14 @@ describe('a parallel module', function()
 end)
 
 describe('an optimizer of parallel modules', function()
-  local function train(optimizer_fn, args, closure)
+  local function fresh(optimizer_fn, args)
     local model = parallel(heavy(), { { x = randn({ 3, 4 }, 1) }, randn({ 2 }, 2) })
       :materialize(1)
-    local optimizer = nnscaler.build_optimizer(model, optimizer_fn, args)
+    return model, nnscaler.build_optimizer(model, optimizer_fn, args)
+  end
+
+  local function train(optimizer_fn, args, closure)
+    local model, optimizer = fresh(optimizer_fn, args)
     for step = 1, 3 do
       local function loss()
         local value = model(inputs(step)):pow(2):sum()
@@ -309,9 +312,15 @@ describe('an optimizer of parallel modules', function()
     local _, optimizer = train('adamw', { lr = 0.01 })
     local state = optimizer:state_dict()
     assert.are.equal(3, state.steps)
-    local _, other = train('adamw', { lr = 0.01 })
+    assert.are.equal(10, #state.tensors)
+    local _, other = fresh('adamw', { lr = 0.01 })
+    assert.are.equal(0, other.steps)
     other:load_state_dict(state)
     assert.are.equal(3, other.steps)
-    assert.are.equal(10, #state.tensors)
+    for i, entry in ipairs(other:state_dict().tensors) do
+      assert.are.equal(state.tensors[i].name, entry.name)
+      assert.is_true(state.tensors[i].data:equal(entry.data), entry.name)
+      assert.is_true(entry.data:abs():sum():item() > 0, entry.name)
+    end
   end)
 end)

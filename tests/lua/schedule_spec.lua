@@ -1,4 +1,5 @@
 -- Learning-rate schedules against values computed by hand.
+local message = require 'tests.lua.support.message'
 local schedules = require 'nnscaler.schedules'
 
 local function near(expected, actual)
@@ -52,18 +53,14 @@ describe('lr schedules', function()
   end)
 
   it('names what it does not know', function()
-    local function message(...)
-      local ok, err = pcall(schedules.new, ...)
-      assert.is_false(ok)
-      return tostring(err)
-    end
+    local function refusal(...) return message(schedules.new, ...) end
     local context = { lr = 1, total_steps = 5 }
     assert.matches("nothing is named 'cosin'; expected constant, cosine, linear",
-      message({ type = 'cosin' }, context))
+      refusal({ type = 'cosin' }, context))
     assert.matches("unknown key 'warmup' of schedule 'cosine'",
-      message({ type = 'cosine', args = { warmup = 3 } }, context))
-    assert.matches("unknown interval 'week'", message({ interval = 'week' }, context))
+      refusal({ type = 'cosine', args = { warmup = 3 } }, context))
+    assert.matches("unknown interval 'week'", refusal({ interval = 'week' }, context))
     assert.matches("interval 'epoch' on a data set without epochs",
-      message({ interval = 'epoch' }, context))
+      refusal({ interval = 'epoch' }, context))
   end)
 end)

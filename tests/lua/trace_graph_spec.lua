@@ -350,10 +350,9 @@ describe('tracing', function()
   it('of 128 layers takes well under a second', function()
     local model = GPT { vocab = 257, layers = 128, heads = 8, width = 512, block = 128 }
     local ids = spec({ 2, 128 }, 'int64')
-    local clock = require('nnscaler._C.base').clock
-    local start = clock()
+    local start = os.clock() -- of CPU: others may load the machine
     local graph = trace(model, { ids, ids })
-    local seconds = clock() - start
+    local seconds = os.clock() - start
     assert.is_true(#graph:nodes() > 128 * 15)
     assert.is_true(seconds < 2, ('took %.2f s'):format(seconds))
   end)

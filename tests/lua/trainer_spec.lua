@@ -3,6 +3,7 @@ local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local nn = require 'nnscaler.nn'
 local nnscaler = require 'nnscaler'
+local message = require 'tests.lua.support.message'
 local runs = require 'tests.lua.support.runs'
 
 local function samples(size, seed)
@@ -192,7 +193,7 @@ describe('a resumed run', function()
     -- The first run goes on after its last checkpoint, as one that is killed does.
     local first = runs.trainer(job { log = { recorder(part) }, checkpoint = checkpoint, hook = {
       on_step_end = function(_, step) if step == 13 then error 'killed' end end } })
-    assert.matches('killed', runs.message(first.run, first))
+    assert.matches('killed', message(first.run, first))
     for i = #part, 1, -1 do
       if part[i][1] > 10 then table.remove(part, i) end
     end
@@ -224,12 +225,12 @@ describe('a resumed run', function()
 
   it('refuses a path that is not there and data that were cut otherwise', function()
     local t = runs.trainer(job { checkpoint = { save_dir = folder, resume_from = folder .. '/x' } })
-    assert.matches('there is no checkpoint', runs.message(t.run, t))
+    assert.matches('there is no checkpoint', message(t.run, t))
     runs.trainer(job { max_train_steps = 2, checkpoint = { save_dir = folder } }):run()
     t = runs.trainer(job { grad_accumulation_steps = 3,
       checkpoint = { save_dir = folder, resume_from = 'last' } })
     assert.matches('written with micro_batches_per_step = 2, this job has 3',
-      runs.message(t.run, t))
+      message(t.run, t))
   end)
 
   it('warns of another seed', function()
@@ -245,7 +246,7 @@ describe('a resumed run', function()
     runs.trainer(job { max_train_steps = 2, checkpoint = { save_dir = folder } }):run()
     local t = runs.trainer(job { model = { type = 'mlp', args = { sizes = { 8, 15, 3 } } },
       checkpoint = { save_dir = folder, resume_from = 'last' } })
-    local said = runs.message(t.run, t)
+    local said = message(t.run, t)
     assert.matches('nothing was changed', said)
     assert.matches('wrong shape: layers.0.weight is float32%[16, 8%], the model has '
       .. 'float32%[15, 8%]', said)
@@ -295,12 +296,12 @@ describe('losses that are no numbers', function()
   it('end the run with the step and the last good checkpoint', function()
     local t = run({ 1, 2, 0 / 0, 4 },
       { checkpoint = { save_dir = folder, every_n_train_steps = 2 } })
-    local said = runs.message(t.run, t)
+    local said = message(t.run, t)
     assert.matches('train_loss is nan at step 3 %(epoch 0%); expected a finite number', said)
     assert.matches('last good checkpoint: .*/0000%-0002', said)
     assert.is_nil(base.file_exists(folder .. '/0000-0003'))
     t = run { 1 / 0 }
-    said = runs.message(t.run, t)
+    said = message(t.run, t)
     assert.matches('train_loss is inf at step 1', said)
     assert.matches('last good checkpoint: none', said)
   end)

@@ -28,8 +28,8 @@ function M.run(launcher, n, options)
     and tonumber((base.file_read(folder .. '/fault'))) or nil
   -- A launcher may leave before the last of what it killed.
   local left
-  for _ = 1, 20 do
-    left = shell.run(("pgrep -af '[f]older=%s' || true"):format(folder))
+  for _ = 1, 100 do
+    left = shell.processes('folder=' .. folder)
     if left == '' then break end
     shell.run 'sleep 0.1'
   end

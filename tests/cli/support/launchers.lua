@@ -18,17 +18,13 @@ function M.port()
   return port
 end
 
--- Starts n processes at once, each with its own variables, and waits for all: the greatest exit
--- code is that of the command.
+-- Starts n processes at once, each with its own variables.
 local function side_by_side(n, seconds, command, variables)
-  local parts = { 'pids=; worst=0; ' }
+  local commands = {}
   for r = 0, n - 1 do
-    parts[#parts + 1] = ('%s timeout %d %s & pids="$pids $!"; '):format(variables(r), seconds,
-      command)
+    commands[r + 1] = ('%s timeout %d %s'):format(variables(r), seconds, command)
   end
-  parts[#parts + 1] = 'for p in $pids; do wait $p; rc=$?; '
-    .. '[ $rc -gt $worst ] && worst=$rc; done; (exit $worst)'
-  return table.concat(parts)
+  return shell.at_once(commands)
 end
 
 local function command(arguments) return ("'%s' %s"):format(shell.binary, arguments) end

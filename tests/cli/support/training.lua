@@ -35,6 +35,7 @@ end
 ---@param want table[]
 ---@param got table[]
 function M.near(want, got)
+  assert.is_true(#want > 0)
   assert.equal(#want, #got)
   for i, row in ipairs(want) do
     for _, key in ipairs { 'train_loss', 'gnorm', 'val_loss' } do

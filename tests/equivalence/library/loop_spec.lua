@@ -1,7 +1,6 @@
 --- Hand-written loops with parallel modules on rank threads against the same loop on one device:
 --- losses, norms before clipping, weights and buffers of several steps, in float64.
-local base = require 'nnscaler._C.base'
-local comm = require 'nnscaler._C.comm'
+local on_ranks = require 'tests.equivalence.support.on_ranks'
 
 -- name, policy, plan_ngpus, ranks, micro-batches, pas_config; only: for one model
 local plans = {
@@ -9,7 +8,7 @@ local plans = {
   { 'dp 2', 'dp', 1, 2, 4 },
   { 'dp 4', 'dp', 1, 4, 4 },
   { 'tp 2', 'tp', 2, 2, 2 },
-  { 'tp 2 again', 'tp', 2, 2, 2, { seed = 5 } },
+  { 'tp 2, seed 5', 'tp', 2, 2, 2, { seed = 5 } },
   { 'tp 4', 'tp', 4, 4, 2, { seed = 2 } },
   { 'data 2', 'data', 2, 2, 2 },
   { 'tp 2 x dp 2', 'tp', 2, 4, 4, { seed = 4 } },
@@ -27,14 +26,12 @@ describe('a hand-written loop,', function()
     for i, plan in ipairs(plans) do
       if not plan.only or plan.only == model then
         it(('%s, %s'):format(model, plan[1]), function()
-          local results = comm.run_local(plan[4], 'tests.equivalence.library.rank',
-            base.json_encode {
-              model = model, policy = plan[2], plan = plan[3], world = plan[4],
-              micro_batches = plan[5], pas_config = plan[6] or {},
-              optimizer = i % 2 == 0 and 'sgd' or 'adamw',
-            })
-          for r, text in ipairs(results) do
-            local result = base.json_decode(text)
+          local results = on_ranks(plan[4], 'tests.equivalence.library.rank', {
+            model = model, policy = plan[2], plan = plan[3], world = plan[4],
+            micro_batches = plan[5], pas_config = plan[6] or {},
+            optimizer = i % 2 == 0 and 'sgd' or 'adamw',
+          })
+          for r, result in ipairs(results) do
             assert.is_true(result.worst <= 1e-11, ('rank %d: %s differs by %.3g'):format(r - 1,
               result.where, result.worst))
             if plan[2] == 'tp' and model ~= 'statistics' then assert.is_true(result.cut > 0) end

@@ -94,7 +94,7 @@ return function(argument)
   local units, rank = case.world / case.plan, comm.current():rank()
   local got = parallel(case, model, batches, units, math.floor(rank / case.plan))
 
-  local worst, where, cut = 0, 'nothing', 0
+  local worst, where, cut, losses = 0, 'nothing', 0, 0
   local function note(d, what)
     if d > worst or d ~= d then worst, where = d, what end
   end
@@ -102,16 +102,20 @@ return function(argument)
     for k = 1, case.micro_batches do
       local loss = got[step].losses[k]
       if loss then
+        losses = losses + 1
         note(math.abs(loss - want[step].losses[k]) / math.abs(want[step].losses[k]),
           ('loss %d of step %d'):format(k, step))
       end
     end
     note(math.abs(got[step].norm - want[step].norm) / want[step].norm, 'norm of step ' .. step)
   end
+  assert(losses == kSteps * case.micro_batches / units, 'a micro-batch of this unit has no loss')
   local function compare(name, leaf)
     local whole = part(weights[name].data, leaf)
     if leaf:numel() < weights[name]:numel() then cut = cut + 1 end
-    if whole:numel() > 0 and whole:is_floating_point() then
+    if not whole:is_floating_point() then
+      note(leaf.data:equal(whole) and 0 or math.huge, name)
+    elseif whole:numel() > 0 then
       note((leaf.data - whole):norm():item() / whole:norm():item(), name)
     end
   end

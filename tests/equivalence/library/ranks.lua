@@ -3,21 +3,16 @@ local F = require 'nnscaler.functional'
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
-local groups = require 'nnscaler.runtime.comm'
+local everybody = require 'tests.equivalence.support.everybody'
 local models = require 'tests.equivalence.library.models'
 local nn = require 'nnscaler.nn'
 local nnscaler = require 'nnscaler'
 
 local M = {}
 
-local function everybody()
-  local ranks = {}
-  for r = 1, comm.current():size() do ranks[r] = r - 1 end
-  return groups.group(ranks)
-end
-
 local function config(plan) return { plan_ngpus = plan, runtime_ngpus = comm.current():size() } end
 
+-- What a call says that fails on some ranks.
 local function message(f, ...)
   local ok, err = pcall(f, ...)
   return ok and 'no error' or tostring(err)

@@ -1,14 +1,12 @@
 --- States, hooks, dummies, shapes and inference of parallel modules on rank threads.
 local base = require 'nnscaler._C.base'
 local T = require 'nnscaler.tensor'
-local comm = require 'nnscaler._C.comm'
 local models = require 'tests.equivalence.library.models'
+local on_ranks = require 'tests.equivalence.support.on_ranks'
 local runs = require 'tests.lua.support.runs'
 
 local function run(ranks, case)
-  local results = comm.run_local(ranks, 'tests.equivalence.library.ranks', base.json_encode(case))
-  for r, text in ipairs(results) do results[r] = base.json_decode(text) end
-  return results
+  return on_ranks(ranks, 'tests.equivalence.library.ranks', case)
 end
 
 local function near(a, b) assert.is_true(math.abs(a - b) <= 1e-10 * math.abs(b), a .. ' ' .. b) end

@@ -4,10 +4,10 @@ local Eager = require 'nnscaler.runtime.eager'
 local Program = require 'nnscaler.runtime.program'
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
+local beside = require 'tests.equivalence.support.beside'
 local comm = require 'nnscaler.runtime.comm'
 local fingerprint = require('nnscaler._C.train').fingerprint
 local models = require 'tests.equivalence.plans.models'
-local ring = require 'tests.equivalence.support.ring'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local sample_of = require 'nnscaler.runtime.sample'
 local traffic = require 'nnscaler.runtime.traffic'
@@ -69,7 +69,6 @@ end
 -- What a rank should send in the first step by its program, and for loss and weight.
 local function expected_bytes(cell, program, micro_batches)
   local shared = program.sharing
-  local function control(numbers) return ring(cell.ranks, shared.rank, numbers) end
   local forwards = shared.lockstep and math.ceil(cell.micro / shared.units) or micro_batches
   local backwards = forwards
   -- A micro-batch that counts for nothing has no backward, unless others wait for it.
@@ -78,8 +77,8 @@ local function expected_bytes(cell, program, micro_batches)
     and (masked - 1) % shared.units == shared.unit then
     backwards = backwards - 1
   end
-  return traffic.bytes(program.traffic, forwards, backwards) + control(2)
-    + (shared.lockstep and control(1) or 0)
+  return traffic.bytes(program.traffic, forwards, backwards)
+    + beside(cell.ranks, shared.rank, shared.lockstep)
 end
 
 local function run_plan(cell, dtype)

@@ -3,6 +3,7 @@
 --- ways of cutting operators that those before did not have, so that all occur. Prints what was
 --- covered.
 local T = require 'nnscaler.tensor'
+local base = require 'nnscaler._C.base'
 local handle = require 'nnscaler.policies.handle'
 local models = require 'tests.equivalence.plans.models'
 local random_policy = require 'tests.equivalence.plans.random_policy'
@@ -153,9 +154,10 @@ end
 
 --- A smaller plan that still fails: fewer micro-batches, no recompute, fewer operators cut.
 ---@param cell table one that fails
----@return table cell, string problem
+---@return table cell, string|nil problem nil where it passes when it runs again
 function M.shrink(cell)
   local best, reason = cell, problem(cell)
+  if not reason then return cell, nil end
   local function try(candidate)
     local found = problem(candidate)
     if found then best, reason = candidate, found end
@@ -182,6 +184,18 @@ function M.shrink(cell)
     size = math.floor(size / 2)
   end
   return best, reason
+end
+
+--- What is wrong with a plan that has run, and the smallest that still fails; nil if nothing is.
+---@param cell table
+---@return string|nil
+function M.report(cell)
+  local found = runner.problem(cell)
+  if not found then return nil end
+  local small, reason = M.shrink(cell)
+  return ('%s fails: %s\nshrunk to %s'):format(cell.name, reason or found, base.json_encode {
+    model = small.model, plan = small.plan, ranks = small.ranks, micro = small.micro,
+    config = small.config })
 end
 
 --- What plans covered.

@@ -38,12 +38,19 @@ function M.run(list)
 end
 
 --- The same; an error ends a session, so then each cell runs alone and keeps its own as cell.error.
+--- Where none fails alone, all keep that of the session.
 ---@param list table[]
 function M.run_all(list)
-  if pcall(M.run, list) then return end
+  local together, of_session = pcall(M.run, list)
+  if together then return end
+  local found = false
   for _, cell in ipairs(list) do
     local ok, err = pcall(M.run, { cell })
-    if not ok then cell.error = tostring(err) end
+    if not ok then cell.error, found = tostring(err), true end
+  end
+  if found then return end
+  for _, cell in ipairs(list) do
+    cell.error = 'alone it runs; in a session with others: ' .. tostring(of_session)
   end
 end
 

@@ -71,7 +71,7 @@ function M.write(path, models, plans, cells)
   base.file_write(path, page:sub(1, first + #BEGIN - 1) .. table.concat(lines) .. page:sub(last))
 end
 
---- Raises unless the page has the models and plans of today.
+--- Raises unless the page has these models and plans.
 function M.check(path, models, plans)
   local page = base.file_read(path)
   local hint = path .. ' shows another matrix; NNSCALER_UPDATE=1 writes it anew'

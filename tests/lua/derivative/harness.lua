@@ -154,7 +154,11 @@ end
 --- The model of a call, and its sample; see `make`.
 M.model = make
 
-local function gap(want, got)
+--- Largest difference, relative to the largest expected number; NaN equals NaN here.
+---@param want nnscaler.Tensor
+---@param got nnscaler.Tensor
+---@return number
+function M.gap(want, got)
   if want:numel() == 0 then return 0 end
   local same = want:eq(got):logical_or(want:isnan():logical_and(got:isnan()))
   local difference = (want - got):abs():masked_fill(same, 0):amax():item()
@@ -163,10 +167,16 @@ local function gap(want, got)
   return difference / math.max(scale, 1e-3)
 end
 
-local function run(engine, sample)
-  local result = engine:train_step({ sample }, { step = 3, seed = 5 })
+M.SEED = 5
+
+--- One training step; a parameter without a gradient has `false`.
+---@param engine nnscaler.Engine
+---@param sample table
+---@return table<string, nnscaler.Tensor|false> gradients, table result
+function M.run(engine, sample)
+  local result = engine:train_step({ sample }, { step = 3, seed = M.SEED })
   local grads = {}
-  for _, p in ipairs(engine.parameters) do grads[p.name] = engine:grad(p.name) end
+  for _, p in ipairs(engine.parameters) do grads[p.name] = engine:grad(p.name) or false end
   return grads, result
 end
 
@@ -181,9 +191,9 @@ end
 function M.compare(call, wanted, form, outputs)
   local flags = {}
   for _, k in ipairs(wanted) do flags[k] = true end
-  local job = { seed = 5, device = 'cpu' }
+  local job = { seed = M.SEED, device = 'cpu' }
   local model, sample = make(call, flags, form, outputs, call.reference)
-  local want, eager_result = run(Eager.new(model, job), sample)
+  local want, eager_result = M.run(Eager.new(model, job), sample)
 
   local fallbacks = {}
   local lower_graph = lower.lower
@@ -193,7 +203,7 @@ function M.compare(call, wanted, form, outputs)
     return program
   end
   local again, same_sample = make(call, flags, form, outputs)
-  local ok, got, result = pcall(run, Program.new(again, job), same_sample)
+  local ok, got, result = pcall(M.run, Program.new(again, job), same_sample)
   lower.lower = lower_graph
   if not ok then return tostring(got), fallbacks end
 
@@ -214,7 +224,7 @@ function M.compare(call, wanted, form, outputs)
       return ('operand %d: %s[%s], expected %s[%s]'):format(k, g.dtype, table.concat(g.shape, ', '),
         w.dtype, table.concat(w.shape, ', ')), fallbacks
     else
-      local d = gap(w, g)
+      local d = M.gap(w, g)
       if d > tolerance then
         return ('operand %d: differs by %.3g\nwant %s\ngot  %s'):format(k, d, tostring(w),
           tostring(g)), fallbacks

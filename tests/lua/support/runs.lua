@@ -54,14 +54,4 @@ function M.lines_from(made, first)
   return out or {}
 end
 
---- Returns the message of the error that f raises.
----@param f function
----@param ... any
----@return string
-function M.message(f, ...)
-  local ok, err = pcall(f, ...)
-  if ok then error('an error was expected', 2) end
-  return tostring(err)
-end
-
 return M

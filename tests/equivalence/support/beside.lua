@@ -1,0 +1,11 @@
+--- Bytes that a rank sends in a step beside what its program says: loss and weight, and where units
+--- wait for each other the number of micro-batches.
+local ring = require 'tests.equivalence.support.ring'
+
+---@param n integer ranks
+---@param position integer of this one, from 0
+---@param lockstep boolean
+---@return integer
+return function(n, position, lockstep)
+  return ring(n, position, 2) + (lockstep and ring(n, position, 1) or 0)
+end

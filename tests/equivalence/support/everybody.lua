@@ -1,0 +1,5 @@
+--- The group of all ranks; for what runs on a rank.
+local groups = require 'nnscaler.runtime.comm'
+
+---@return userdata nnscaler.Group
+return function() return groups.group(groups.all_ranks()) end

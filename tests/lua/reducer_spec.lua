@@ -1,0 +1,93 @@
+--- When sums of gradients start, and how much of them counts as beside backward: with a clock and a
+--- group of the test's own, so that no measured time decides.
+local T = require 'nnscaler.tensor'
+local base = require 'nnscaler._C.base'
+local groups = require 'nnscaler.runtime.comm'
+local reducers = require 'nnscaler.runtime.reducer'
+
+describe('sums of gradients', function()
+  local clock, group = base.clock, groups.group
+  local now, started, gradients
+
+  -- A sum over two ranks with equal addends: asking for it takes 1 s, it arrives 10 s later.
+  local function all_reduce_async(_, flat)
+    started[#started + 1] = now
+    now = now + 1
+    local arrival = now + 10
+    flat:mul_(2)
+    return { done = function() return now >= arrival end,
+      wait = function() now = math.max(now, arrival) end }
+  end
+
+  local function add(name, second)
+    now = second
+    reducers.accumulate(gradients, name, T.ones { 2 })
+  end
+
+  -- Backward makes one addend of a and two of b, whose bucket is the first of the program.
+  local function reducer(overlap)
+    local made = reducers.new {
+      buckets = { { ranks = { 0, 1 }, names = { 'b' } }, { ranks = { 0, 1 }, names = { 'a' } } },
+      shares = { { name = 'a', shape = { 2 }, addends = 1 },
+        { name = 'b', shape = { 2 }, addends = 2 } },
+      places = { a = { table = gradients, key = 'a' }, b = { table = gradients, key = 'b' } },
+      overlap = overlap,
+    }
+    made:reset()
+    made:arm()
+    return made
+  end
+
+  local function finish(made, second)
+    now = second
+    made:finish()
+    assert.same({ 2, 2 }, gradients.a:tolist())
+    assert.same({ 4, 4 }, gradients.b:tolist())
+  end
+
+  before_each(function()
+    now, started, gradients = 0, {}, {}
+    base.clock = function() return now end
+    groups.group = function() return { all_reduce_async = all_reduce_async } end
+  end)
+  after_each(function() base.clock, groups.group = clock, group end)
+
+  it('start in backward, each when its last addend is there', function()
+    local made = reducer(true)
+    add('b', 0)
+    assert.same({}, started)
+    add('b', 1)
+    assert.same({ 1 }, started)
+    add('a', 5)
+    assert.same({ 1, 5 }, started)
+    finish(made, 10)
+    -- Under way from 1 to 16; 2 s to ask for them, and all waiting from 10 on.
+    assert.same({ seconds = 15, hidden = 1 - 8 / 15 }, made:overlapped())
+  end)
+
+  it('keep the order of the program where a later one is ready first', function()
+    local made = reducer(true)
+    add('a', 0)
+    add('b', 1)
+    assert.same({}, started)
+    add('b', 2)
+    assert.same({ 2, 3 }, started)
+    finish(made, 20)
+    assert.same({ seconds = 18, hidden = 1 - 2 / 18 }, made:overlapped())
+  end)
+
+  it('start after backward where ranks run different programs', function()
+    local made = reducer(false)
+    add('b', 0)
+    add('b', 1)
+    add('a', 2)
+    assert.same({}, started)
+    finish(made, 3)
+    assert.same({ 3, 4 }, started)
+    assert.same({ seconds = 12, hidden = 0 }, made:overlapped())
+  end)
+
+  it('have no share before the first step', function()
+    assert.is_nil(reducer(true):overlapped())
+  end)
+end)
