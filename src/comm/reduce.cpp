@@ -45,22 +45,52 @@ struct And {
   uint8_t operator()(uint8_t a, uint8_t b) const { return a & b; }
 };
 
-// T is stored, A is what is computed in. The build's -O2 would not vectorise these loops.
+// T is stored, A is what is computed in. No element depends on another, also where out is an addend.
 template <class T, class A, class Combine>
-__attribute__((optimize("O3"))) void run(void* out, const void* const* addends, int n,
-                                         int64_t count, Combine combine) {
+inline __attribute__((always_inline)) void reduce_blocks(void* out, const void* const* addends,
+                                                         int n, int64_t count, Combine combine) {
   A total[kBlock];
   for (int64_t start = 0; start < count; start += kBlock) {
     const int64_t length = std::min(kBlock, count - start);
     const T* first = static_cast<const T*>(addends[0]) + start;
+    T* to = static_cast<T*>(out) + start;
+    if (n == 2) {
+      const T* second = static_cast<const T*>(addends[1]) + start;
+#pragma GCC ivdep
+      for (int64_t i = 0; i < length; ++i)
+        to[i] = static_cast<T>(combine(static_cast<A>(first[i]), static_cast<A>(second[i])));
+      continue;
+    }
     for (int64_t i = 0; i < length; ++i) total[i] = static_cast<A>(first[i]);
     for (int k = 1; k < n; ++k) {
       const T* addend = static_cast<const T*>(addends[k]) + start;
       for (int64_t i = 0; i < length; ++i) total[i] = combine(total[i], static_cast<A>(addend[i]));
     }
-    T* to = static_cast<T*>(out) + start;
     for (int64_t i = 0; i < length; ++i) to[i] = static_cast<T>(total[i]);
   }
+}
+
+// The build's -O2 would not vectorise these loops.
+template <class T, class A, class Combine>
+__attribute__((optimize("O3"))) void run_anywhere(void* out, const void* const* addends, int n,
+                                                  int64_t count, Combine combine) {
+  reduce_blocks<T, A>(out, addends, n, count, combine);
+}
+#ifdef __x86_64__
+template <class T, class A, class Combine>
+__attribute__((optimize("O3"), target("avx2"))) void run_avx2(void* out, const void* const* addends,
+                                                              int n, int64_t count,
+                                                              Combine combine) {
+  reduce_blocks<T, A>(out, addends, n, count, combine);
+}
+#endif
+
+template <class T, class A, class Combine>
+void run(void* out, const void* const* addends, int n, int64_t count, Combine combine) {
+#ifdef __x86_64__
+  if (__builtin_cpu_supports("avx2")) return run_avx2<T, A>(out, addends, n, count, combine);
+#endif
+  run_anywhere<T, A>(out, addends, n, count, combine);
 }
 
 template <class T, class A = T>

@@ -8,7 +8,7 @@ namespace nns::comm {
 namespace {
 
 // Small enough that a segment is still in the cache when it is summed.
-constexpr int64_t kSegmentBytes = 512 << 10;
+constexpr int64_t kSegmentBytes = 1 << 20;
 
 // Two ranks swap whole tensors up to this size: one round instead of two.
 constexpr int64_t kDirectBytes = 32 << 10;
