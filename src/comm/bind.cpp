@@ -297,10 +297,10 @@ void run_rank(const std::shared_ptr<LocalWorld>& world, int rank, int size, int 
     if (text != nullptr) result.text.assign(text, n);
   } catch (const Error& e) {
     result.error = std::current_exception();
-    communicator->abort(e.message());
+    give_up(*world, rank, e.message());
   } catch (const std::exception& e) {
     result.error = std::current_exception();
-    communicator->abort(e.what());
+    give_up(*world, rank, e.what());
   }
 }
 

@@ -109,8 +109,6 @@ class Communicator {
   virtual int size() const = 0;
   // Collective over `ranks` (ascending, distinct, this rank among them).
   virtual std::shared_ptr<Group> group(std::vector<int> ranks) = 0;
-  // Tells the others that this rank gives up; their pending calls throw.
-  virtual void abort(const std::string& reason) = 0;
 };
 
 }  // namespace nns::comm

@@ -259,15 +259,6 @@ class LocalCommunicator : public Communicator {
     return known;
   }
 
-  void abort(const std::string& reason) override {
-    const std::lock_guard lock(world_->mutex);
-    if (world_->failed_rank < 0) {
-      world_->failed_rank = rank_;
-      world_->failure = reason;
-    }
-    world_->changed.notify_all();
-  }
-
  private:
   std::shared_ptr<LocalWorld> world_;
   int rank_;
@@ -278,6 +269,15 @@ class LocalCommunicator : public Communicator {
 
 int failed_rank(const LocalWorld& world) {
   return world.failed_rank;
+}
+
+void give_up(LocalWorld& world, int rank, const std::string& reason) {
+  const std::lock_guard lock(world.mutex);
+  if (world.failed_rank < 0) {
+    world.failed_rank = rank;
+    world.failure = reason;
+  }
+  world.changed.notify_all();
 }
 
 std::unique_ptr<Communicator> join_local(std::shared_ptr<LocalWorld> world, int rank) {

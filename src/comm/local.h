@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
 #include "comm/group.h"
 
@@ -13,6 +14,9 @@ std::shared_ptr<LocalWorld> make_local_world(int size);
 
 // The communicator of one thread.
 std::unique_ptr<Communicator> join_local(std::shared_ptr<LocalWorld> world, int rank);
+
+// The pending calls of the other ranks throw.
+void give_up(LocalWorld& world, int rank, const std::string& reason);
 
 // The rank that gave up first, or -1.
 int failed_rank(const LocalWorld& world);

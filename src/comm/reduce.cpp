@@ -45,7 +45,8 @@ struct And {
   uint8_t operator()(uint8_t a, uint8_t b) const { return a & b; }
 };
 
-// T is stored, A is what is computed in. No element depends on another, also where out is an addend.
+// T is stored, A is what is computed in. No element depends on another, also where out is an
+// addend.
 template <class T, class A, class Combine>
 inline __attribute__((always_inline)) void reduce_blocks(void* out, const void* const* addends,
                                                          int n, int64_t count, Combine combine) {

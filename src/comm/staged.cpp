@@ -1,6 +1,5 @@
 #include "comm/staged.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
@@ -10,6 +9,10 @@
 
 namespace nns::comm {
 namespace {
+
+// Tags: 0 are the moves between all; then all-reduces in turn, so that rounds of several under way
+// do not meet; then those of send and recv.
+constexpr int kTagMove = 0, kTagFirst = 1, kTagPairs = 8192, kTagSend = kTagFirst + 2 * kTagPairs;
 
 int64_t bytes_of(const at::Tensor& tensor) {
   return tensor.numel() * static_cast<int64_t>(tensor.element_size());
@@ -26,14 +29,19 @@ std::vector<const void*> blocks_of(const void* data, int n, int64_t bytes) {
 
 void StagedGroup::send(const at::Tensor& tensor, int peer, int tag) {
   if (tensor.numel() == 0) return;
-  send_bytes(tensor.contiguous().clone(), peer, tag);
+  at::Tensor copy = tensor.contiguous().clone();
+  auto message = batch("send");
+  message->send(copy.const_data_ptr(), bytes_of(copy), peer, kTagSend + tag);
+  keep(std::move(message), std::move(copy));
   count(bytes_of(tensor));
 }
 
 void StagedGroup::recv(at::Tensor& tensor, int peer, int tag) {
   if (tensor.numel() == 0) return;
   at::Tensor dense = tensor.contiguous();
-  recv_bytes(dense.mutable_data_ptr(), bytes_of(dense), peer, tag);
+  auto message = batch("recv");
+  message->recv(dense.mutable_data_ptr(), bytes_of(dense), peer, kTagSend + tag);
+  wait(*message, "recv");
   if (!dense.is_same(tensor)) tensor.copy_(dense);
 }
 
@@ -53,32 +61,56 @@ std::vector<std::string> StagedGroup::exchange(const std::string& mine) {
   return texts;
 }
 
-void StagedGroup::do_all_reduce(at::Tensor& tensor, Reduce reduce) {
-  const int n = size();
-  const int64_t elements = tensor.numel(), width = static_cast<int64_t>(tensor.element_size());
-  if (elements == 0) return;
-  const auto type = tensor.scalar_type();
-  if (n == 2 && elements * width <= kDirectBytes) {
-    at::Tensor all = at::empty({n * elements}, tensor.options());
-    gather_bytes(all.mutable_data_ptr(), tensor.const_data_ptr(), elements * width);
-    count_reduced(tensor);
-    const auto blocks = blocks_of(all.const_data_ptr(), n, elements * width);
-    reduce_in_order(tensor.mutable_data_ptr(), blocks.data(), n, elements, type, reduce);
-    return;
-  }
-  // Each rank reduces one chunk of all, then gives it to the others: the traffic of a ring.
-  const int64_t chunk = (elements + n - 1) / n;
-  at::Tensor mine = at::empty({n * chunk}, tensor.options());
-  char* const data = static_cast<char*>(mine.mutable_data_ptr());
-  std::memcpy(data, tensor.const_data_ptr(), static_cast<size_t>(elements * width));
-  std::memset(data + elements * width, 0, static_cast<size_t>((n * chunk - elements) * width));
-  at::Tensor parts = at::empty({n * chunk}, tensor.options());
-  swap_bytes(parts.mutable_data_ptr(), data, chunk * width);
-  const auto blocks = blocks_of(parts.const_data_ptr(), n, chunk * width);
-  reduce_in_order(parts.mutable_data_ptr(), blocks.data(), n, chunk, type, reduce);
-  gather_bytes(data, parts.const_data_ptr(), chunk * width);
+AllReduce StagedGroup::all_reduce_of(const at::Tensor& tensor, Reduce reduce) {
+  const int tag = kTagFirst + 2 * turn_;
+  turn_ = (turn_ + 1) % kTagPairs;
   count_reduced(tensor);
-  std::memcpy(tensor.mutable_data_ptr(), data, static_cast<size_t>(elements * width));
+  return {[this] { return batch("all_reduce"); },
+          position(),
+          size(),
+          tag,
+          tensor,
+          reduce,
+          piece_bytes()};
+}
+
+void StagedGroup::do_all_reduce(at::Tensor& tensor, Reduce reduce) {
+  AllReduce operation = all_reduce_of(tensor, reduce);
+  wait(operation, "all_reduce");
+}
+
+std::shared_ptr<Handle> StagedGroup::start_all_reduce(at::Tensor& tensor, Reduce reduce) {
+  return start(std::make_shared<AllReduce>(all_reduce_of(tensor, reduce)));
+}
+
+template <class To, class From>
+void StagedGroup::move_between_all(const char* name, To to, From from, int64_t bytes) {
+  const auto messages = batch(name);
+  for (int i = 1; i < size(); ++i) {
+    const int k = (position() + size() - i) % size();
+    messages->recv(to(k), bytes, k, kTagMove);
+  }
+  for (int i = 1; i < size(); ++i) {
+    const int k = (position() + i) % size();
+    messages->send(from(k), bytes, k, kTagMove);
+  }
+  wait(*messages, name);
+}
+
+void StagedGroup::gather_bytes(void* all, const void* one, int64_t bytes) {
+  char* const to = static_cast<char*>(all);
+  std::memcpy(to + position() * bytes, one, static_cast<size_t>(bytes));
+  move_between_all(
+      "all_gather", [&](int k) { return to + k * bytes; }, [&](int) { return one; }, bytes);
+}
+
+void StagedGroup::swap_bytes(void* out, const void* in, int64_t bytes) {
+  char* const to = static_cast<char*>(out);
+  const char* const from = static_cast<const char*>(in);
+  std::memcpy(to + position() * bytes, from + position() * bytes, static_cast<size_t>(bytes));
+  move_between_all(
+      "all_to_all", [&](int k) { return to + k * bytes; }, [&](int k) { return from + k * bytes; },
+      bytes);
 }
 
 void StagedGroup::do_all_gather(at::Tensor& all, const at::Tensor& one) {

@@ -31,10 +31,17 @@ for _, backend in ipairs { 'mpi', 'gloo' } do
         .. 'all_reduce Float %[%d%] #%d', said)
     end)
 
-    it('ends all ranks when one fails', function()
-      local said, code = run(backend, 2, 'fail_alone')
-      assert.is_true(code ~= 0 and code ~= 124, said)
-      assert.matches('boom on one rank', said)
+    for _, where in ipairs { 'fail_alone', 'fail_under_way' } do
+      it('ends all ranks when one fails: ' .. where, function()
+        local said, code = run(backend, 2, where)
+        assert.is_true(code ~= 0 and code ~= 124, said)
+        assert.matches('boom on one rank', said)
+      end)
+    end
+
+    it('starts sums without waiting and moves them beside other calls', function()
+      local said, code = run(backend, 2, 'apart')
+      assert.equal(0, code, said)
     end)
   end)
 end

@@ -11,10 +11,12 @@
 #include <algorithm>
 #include <deque>
 #include <map>
+#include <mutex>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "comm/backend.h"
+#include "comm/gloo/worker.h"
 #include "comm/staged.h"
 #include "comm/store.h"
 #include "launch/wire.h"
@@ -25,12 +27,79 @@ namespace {
 using GlooPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo>;
 using WorkPtr = c10::intrusive_ptr<c10d::Work>;
 
-at::Tensor view(void* data, int64_t bytes) {
-  return at::from_blob(data, {bytes}, at::kByte);
-}
-at::Tensor view(const void* data, int64_t bytes) {
-  return view(const_cast<void*>(data), bytes);
-}
+// Where a group's threads wait, so that all of them can be told to stop.
+class Waits {
+ public:
+  void wait(const WorkPtr& work) {
+    enter(work);
+    try {
+      work->wait();
+    } catch (...) {
+      leave(work);
+      throw;
+    }
+    leave(work);
+  }
+  // All waits throw from now on.
+  void stop() {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    for (const auto& work : now_) work->abort();
+  }
+
+ private:
+  void enter(const WorkPtr& work) {
+    const std::lock_guard lock(mutex_);
+    refuse_stopped();
+    now_.push_back(work);
+  }
+  void leave(const WorkPtr& work) {
+    const std::lock_guard lock(mutex_);
+    now_.erase(std::find(now_.begin(), now_.end(), work));
+    refuse_stopped();
+  }
+  void refuse_stopped() const {
+    if (stopped_) throw std::runtime_error("this rank gave up");
+  }
+
+  std::mutex mutex_;
+  bool stopped_ = false;
+  std::vector<WorkPtr> now_;
+};
+
+// Steps wait: what c10d has under way cannot be asked whether it is done.
+class GlooBatch : public Batch {
+ public:
+  GlooBatch(GlooPtr gloo, std::shared_ptr<Waits> waits, const char* operation)
+      : gloo_(std::move(gloo)), waits_(std::move(waits)), operation_(operation) {}
+
+  void send(const void* data, int64_t bytes, int peer, int tag) override {
+    post(const_cast<void*>(data), bytes,
+         [&](std::vector<at::Tensor>& one) { return gloo_->send(one, peer, tag); });
+  }
+  void recv(void* data, int64_t bytes, int peer, int tag) override {
+    post(data, bytes, [&](std::vector<at::Tensor>& one) { return gloo_->recv(one, peer, tag); });
+  }
+  bool step() override {
+    guarded_call(operation_, [&] {
+      for (const auto& work : works_) waits_->wait(work);
+    });
+    works_.clear();
+    return true;
+  }
+
+ private:
+  template <class F>
+  void post(void* data, int64_t bytes, F start) {
+    std::vector<at::Tensor> one{at::from_blob(data, {bytes}, at::kByte)};
+    guarded_call(operation_, [&] { works_.push_back(start(one)); });
+  }
+
+  GlooPtr gloo_;
+  std::shared_ptr<Waits> waits_;
+  const char* operation_;
+  std::vector<WorkPtr> works_;
+};
 
 class GlooGroup : public StagedGroup {
  public:
@@ -48,61 +117,56 @@ class GlooGroup : public StagedGroup {
   // A message is handed over only when it is received: unless an error is on its way, wait for
   // that.
   ~GlooGroup() override {
-    if (std::uncaught_exceptions() > 0) return;
+    if (std::uncaught_exceptions() > 0) {
+      waits_->stop();
+      return;
+    }
     try {
-      for (auto& [work, message] : outgoing_) work->wait();
-    } catch (const std::exception& e) {
+      flush();
+    } catch (const Error& e) {
       log::warning("nnscaler.comm", "a message was never received: {}", e.what());
     }
   }
 
   void barrier() override {
-    if (size() > 1) run("barrier", [&] { return gloo_->barrier(); });
+    if (size() > 1) guarded_call("barrier", [&] { gloo_->barrier()->wait(); });
   }
 
   void flush() override {
-    for (; !outgoing_.empty(); outgoing_.pop_front())
-      run("send", [&] { return outgoing_.front().first; });
+    for (; !outgoing_.empty(); outgoing_.pop_front()) outgoing_.front().second->step();
   }
 
  protected:
-  void gather_bytes(void* all, const void* one, int64_t bytes) override {
-    at::Tensor to = view(all, bytes * size()), from = view(one, bytes);
-    run("all_gather", [&] { return gloo_->all_gather_single(to, from); });
+  std::unique_ptr<Batch> batch(const char* operation) override {
+    return std::make_unique<GlooBatch>(gloo_, waits_, operation);
   }
 
-  void swap_bytes(void* out, const void* in, int64_t bytes) override {
-    at::Tensor to = view(out, bytes * size()), from = view(in, bytes * size());
-    std::vector<int64_t> equal;
-    run("all_to_all", [&] { return gloo_->all_to_all_single(to, from, equal, equal); });
+  void wait(Operation& operation, const char*) override {
+    while (!operation.step()) continue;
   }
+
+  void keep(std::unique_ptr<Batch> message, at::Tensor bytes) override {
+    outgoing_.emplace_back(std::move(bytes), std::move(message));
+  }
+
+  std::shared_ptr<Handle> start(std::shared_ptr<AllReduce> operation) override {
+    return worker_.add(std::move(operation));
+  }
+
+  int64_t piece_bytes() const override { return 8 << 20; }
 
   void broadcast_bytes(void* data, int64_t bytes, int root) override {
-    std::vector<at::Tensor> one{view(data, bytes)};
+    std::vector<at::Tensor> one{at::from_blob(data, {bytes}, at::kByte)};
     c10d::BroadcastOptions options;
     options.rootRank = root;
-    run("broadcast", [&] { return gloo_->broadcast(one, options); });
-  }
-
-  void send_bytes(at::Tensor message, int peer, int tag) override {
-    std::vector<at::Tensor> one{std::move(message)};
-    auto work = guarded_call("send", [&] { return gloo_->send(one, peer, tag); });
-    outgoing_.emplace_back(std::move(work), std::move(one[0]));
-  }
-
-  void recv_bytes(void* data, int64_t bytes, int peer, int tag) override {
-    std::vector<at::Tensor> one{view(data, bytes)};
-    run("recv", [&] { return gloo_->recv(one, peer, tag); });
+    guarded_call("broadcast", [&] { gloo_->broadcast(one, options)->wait(); });
   }
 
  private:
-  template <class F>
-  void run(const char* operation, F start) {
-    guarded_call(operation, [&] { start()->wait(); });
-  }
-
   GlooPtr gloo_;
-  std::deque<std::pair<WorkPtr, at::Tensor>> outgoing_;
+  std::shared_ptr<Waits> waits_ = std::make_shared<Waits>();
+  std::deque<std::pair<at::Tensor, std::unique_ptr<Batch>>> outgoing_;
+  Worker worker_;
 };
 
 // Of the interface that a person names, else of the one that leads to where the ranks meet.
@@ -138,12 +202,6 @@ class GlooCommunicator : public Communicator {
       known = std::make_shared<GlooGroup>(ranks, static_cast<int>(at - ranks.begin()), store_,
                                           options_);
     return known;
-  }
-
-  // Peers see the connections close and throw.
-  void abort(const std::string& reason) override {
-    log::error("nnscaler.comm", "rank {} gives up: {}", rank(), reason);
-    groups_.clear();
   }
 
  private:

@@ -18,16 +18,12 @@ void send_small_messages_at_once() {
   setenv("OMPI_MCA_btl_vader_eager_limit", "32768", 0);  // what the user set stays
 }
 
-class Requests : public Operation {
- public:
-  Requests(std::vector<MPI_Request>& requests, const char* name)
-      : requests_(requests), name_(name) {}
-  bool step() override { return test_all(requests_, name_); }
-
- private:
-  std::vector<MPI_Request>& requests_;
-  const char* name_;
-};
+// Calls piece(start, length) for pieces of at most so many bytes.
+template <class F>
+void for_pieces(int64_t bytes, int64_t most, F piece) {
+  for (int64_t start = 0; start < bytes; start += most)
+    piece(start, static_cast<int>(std::min(most, bytes - start)));
+}
 
 }  // namespace
 
@@ -38,14 +34,6 @@ void check_mpi(int code, const char* operation) {
   MPI_Error_string(code, text, &length);
   fail(ErrorKind::communication, "[comm.{}] {}", operation,
        std::string_view(text, static_cast<size_t>(length)));
-}
-
-bool test_all(std::vector<MPI_Request>& requests, const char* operation) {
-  int done = 0;
-  check_mpi(
-      MPI_Testall(static_cast<int>(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE),
-      operation);
-  return done != 0;
 }
 
 MpiWorld::MpiWorld(const Launch& launch, const ConnectOptions& options)
@@ -95,11 +83,6 @@ void MpiWorld::step() {
                    under_way_.end());
 }
 
-void MpiWorld::wait(std::vector<MPI_Request>& requests, const char* name) {
-  Requests operation(requests, name);
-  wait(operation, name);
-}
-
 void MpiWorld::wait(Operation& operation, const char* name) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start{};
@@ -119,6 +102,48 @@ void MpiWorld::wait(Operation& operation, const char* name) {
            "[comm.{}] rank {} has waited for longer than {} s (comm.timeout_s)", name, rank_,
            timeout_s_);
   }
+}
+
+MpiBatch::MpiBatch(const MpiWorld& world, MPI_Comm comm, const char* operation)
+    : most_(world.message_bytes()), comm_(comm), operation_(operation) {
+  world.check_thread();
+}
+
+void MpiBatch::send(const void* data, int64_t bytes, int peer, int tag) {
+  for_pieces(bytes, most_, [&](int64_t start, int length) {
+    check_mpi(MPI_Isend(static_cast<const char*>(data) + start, length, MPI_BYTE, peer, tag, comm_,
+                        &requests_.emplace_back()),
+              operation_);
+  });
+}
+
+void MpiBatch::recv(void* data, int64_t bytes, int peer, int tag) {
+  for_pieces(bytes, most_, [&](int64_t start, int length) {
+    check_mpi(MPI_Irecv(static_cast<char*>(data) + start, length, MPI_BYTE, peer, tag, comm_,
+                        &requests_.emplace_back()),
+              operation_);
+  });
+}
+
+void MpiBatch::broadcast(void* data, int64_t bytes, int root) {
+  for_pieces(bytes, most_, [&](int64_t start, int length) {
+    check_mpi(MPI_Ibcast(static_cast<char*>(data) + start, length, MPI_BYTE, root, comm_,
+                         &requests_.emplace_back()),
+              operation_);
+  });
+}
+
+void MpiBatch::barrier() {
+  check_mpi(MPI_Ibarrier(comm_, &requests_.emplace_back()), operation_);
+}
+
+bool MpiBatch::step() {
+  int done = 0;
+  check_mpi(
+      MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &done, MPI_STATUSES_IGNORE),
+      operation_);
+  if (done != 0) requests_.clear();
+  return done != 0;
 }
 
 }  // namespace nns::comm

@@ -9,18 +9,12 @@
 #include <vector>
 
 #include "comm/backend.h"
+#include "comm/messages.h"
 
 namespace nns::comm {
 
 // Throws what MPI says of an error code.
 void check_mpi(int code, const char* operation);
-
-// An operation of several rounds. `step` never waits; it returns true when all is done.
-class Operation {
- public:
-  virtual ~Operation() = default;
-  virtual bool step() = 0;
-};
 
 class MpiWorld {
  public:
@@ -38,7 +32,6 @@ class MpiWorld {
   // Steps `operation` and all that is under way until it is done: spins, then yields, then sleeps.
   // A call that takes longer than the time limit throws.
   void wait(Operation& operation, const char* name);
-  void wait(std::vector<MPI_Request>& requests, const char* name);
   // An operation that goes on while others are waited for.
   void add(std::shared_ptr<Operation> operation);
   // Steps all that is under way once.
@@ -56,7 +49,21 @@ class MpiWorld {
   int uncaught_;
 };
 
-// True when all requests are complete (they are then null).
-bool test_all(std::vector<MPI_Request>& requests, const char* operation);
+// Messages over a communicator of MPI's, in pieces that MPI can count. A step never waits.
+class MpiBatch : public Batch {
+ public:
+  MpiBatch(const MpiWorld& world, MPI_Comm comm, const char* operation);
+  void send(const void* data, int64_t bytes, int peer, int tag) override;
+  void recv(void* data, int64_t bytes, int peer, int tag) override;
+  void broadcast(void* data, int64_t bytes, int root);
+  void barrier();
+  bool step() override;
+
+ private:
+  int64_t most_;
+  MPI_Comm comm_;
+  const char* operation_;
+  std::vector<MPI_Request> requests_;
+};
 
 }  // namespace nns::comm

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <map>
 
-#include "base/log.h"
 #include "comm/backend.h"
 #include "comm/nccl/mail.h"
 #include "comm/nccl/process_group.h"
@@ -247,11 +246,6 @@ class NcclCommunicator : public Communicator {
     if (!known)
       known = std::make_shared<NcclGroup>(ranks, static_cast<int>(at - ranks.begin()), place_);
     return known;
-  }
-
-  void abort(const std::string& reason) override {
-    log::error("nnscaler.comm", "rank {} gives up: {}", rank(), reason);
-    groups_.clear();
   }
 
  private:

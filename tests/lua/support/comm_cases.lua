@@ -251,6 +251,27 @@ function cases.disagree(group, rank)
   group:all_reduce(T.ones { rank == 1 and 4 or 3 })
 end
 
+--- What starts does not wait: the second rank starts only when the first has said that it goes on.
+function cases.apart(_, rank, _, comm)
+  local group = comm:group({ 0, 1 }, { checked = false }) -- ranks meet when they compare
+  local x = T.full({ 3000000 }, rank + 1)
+  if rank == 1 then group:recv(T.zeros { 1 }, 0) end
+  local handle = group:all_reduce_async(x)
+  if rank == 0 then
+    assert(not handle:done(), 'a sum without the second addend')
+    group:send(T.ones { 1 }, 1)
+  end
+  -- It goes on while the rank does other things.
+  local till = base.clock() + 60
+  while not handle:done() do assert(base.clock() < till, 'the sum does not go on') end
+  assert(x:eq(3):all():item())
+end
+
+function cases.fail_under_way(group, rank)
+  if rank == 1 then error('boom on one rank') end
+  group:all_reduce_async(T.ones { 3000000 }):wait()
+end
+
 function cases.fail_alone(group, rank)
   if rank == 1 then error('boom on one rank') end
   group:barrier()
