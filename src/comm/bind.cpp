@@ -207,11 +207,25 @@ int current(lua_State* L) {  // () → communicator of this rank, or nil before 
 // --- joining what a launcher started
 // --------------------------------------------------------------
 
+struct Backend {
+  const char* name;
+  std::string (*problem)();  // why it cannot be used here, or ''
+  CommunicatorPtr (*join)(const Launch&, const ConnectOptions&);
+};
+constexpr std::array<Backend, 4> kBackends{{
+    {"local", [] { return std::string(); },
+     [](const Launch&, const ConnectOptions&) -> CommunicatorPtr {
+       return join_local(make_local_world(1), 0);
+     }},
+    {"gloo", gloo_problem, connect_gloo},
+    {"mpi", mpi_problem, connect_mpi},
+    {"nccl", nccl_problem, connect_nccl},
+}};
+
 CommunicatorPtr join(const std::string& backend, const Launch& me, const ConnectOptions& options) {
-  if (backend == "mpi") return connect_mpi(me, options);
-  if (backend == "nccl") return connect_nccl(me, options);
-  if (backend == "gloo") return connect_gloo(me, options);
-  return join_local(make_local_world(1), 0);
+  for (const Backend& known : kBackends)
+    if (known.name == backend) return known.join(me, options);
+  fail(ErrorKind::internal, "[comm.backend] {} has no way to join", backend);
 }
 
 // ([{ backend='auto', device='cpu', timeout_s=600, message_bytes=2^30 }]) → communicator, which
@@ -256,15 +270,13 @@ int connect(lua_State* L) {
 }
 
 int backends(lua_State* L) {  // () → list of { name=, problem= }: why it cannot be used, or ''
-  const std::pair<const char*, std::string> all[] = {
-      {"local", ""}, {"gloo", gloo_problem()}, {"mpi", mpi_problem()}, {"nccl", nccl_problem()}};
-  lua_createtable(L, 4, 0);
+  lua_createtable(L, static_cast<int>(kBackends.size()), 0);
   int i = 0;
-  for (const auto& [name, problem] : all) {
+  for (const Backend& backend : kBackends) {
     lua_createtable(L, 0, 2);
-    script::push_string(L, name);
+    script::push_string(L, backend.name);
     lua_setfield(L, -2, "name");
-    script::push_string(L, problem);
+    script::push_string(L, backend.problem());
     lua_setfield(L, -2, "problem");
     lua_rawseti(L, -2, ++i);
   }

@@ -21,6 +21,10 @@ enum class Reduce { sum, max, min };
 
 constexpr int kGreatestTag = 1 << 30;  // of a message between two ranks
 
+inline int64_t bytes_of(const at::Tensor& tensor) {
+  return static_cast<int64_t>(tensor.nbytes());
+}
+
 // An operation under way. Its tensor must not be touched before `wait` returns.
 class Handle {
  public:

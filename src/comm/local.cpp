@@ -87,7 +87,7 @@ class LocalGroup : public Group {
     const std::lock_guard lock(world_->mutex);
     world_->throw_if_failed("send");
     room_->mail[{position(), peer, tag}].push_back(tensor.contiguous().clone());
-    count(tensor.numel() * static_cast<int64_t>(tensor.element_size()));
+    count(bytes_of(tensor));
     world_->changed.notify_all();
   }
 

@@ -14,10 +14,6 @@ namespace {
 // do not meet; then those of send and recv.
 constexpr int kTagMove = 0, kTagFirst = 1, kTagPairs = 8192, kTagSend = kTagFirst + 2 * kTagPairs;
 
-int64_t bytes_of(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
-}
-
 // Addresses of n blocks of `bytes` that lie one behind the other.
 std::vector<const void*> blocks_of(const void* data, int n, int64_t bytes) {
   std::vector<const void*> blocks;

@@ -32,10 +32,6 @@ c10d::ReduceOp::RedOpType operation_of(Reduce reduce) {
   }
 }
 
-int64_t byte_count(const at::Tensor& tensor) {
-  return tensor.numel() * static_cast<int64_t>(tensor.element_size());
-}
-
 // What only moves, moves as bytes: NCCL does not know every dtype.
 at::Tensor as_bytes(const at::Tensor& dense) {
   return dense.view(-1).view(at::kByte);
@@ -92,7 +88,7 @@ class NcclGroup : public Group {
           });
     const auto options = tensor.options().device(place_->device);
     box->put(as_bytes(tensor.to(options, false, true, at::MemoryFormat::Contiguous)), tag);
-    count(byte_count(tensor));
+    count(bytes_of(tensor));
   }
 
   void recv(at::Tensor& tensor, int peer, int tag) override {
@@ -105,9 +101,9 @@ class NcclGroup : public Group {
             return place->meet(name, 1, 2);
           });
     const at::Tensor message = box->take(tag);
-    if (message.numel() != byte_count(tensor))
+    if (message.numel() != bytes_of(tensor))
       fail(ErrorKind::communication, "[comm.recv] rank {} expects {} bytes from rank {}, got {}",
-           place_->rank, byte_count(tensor), ranks()[static_cast<size_t>(peer)], message.numel());
+           place_->rank, bytes_of(tensor), ranks()[static_cast<size_t>(peer)], message.numel());
     tensor.copy_(message.view(tensor.scalar_type()).view(tensor.sizes()));
   }
 
@@ -155,7 +151,7 @@ class NcclGroup : public Group {
     if (one.numel() == 0) return;
     move("all_gather", all, one,
          [&](at::Tensor& to, at::Tensor& from) { return nccl_->all_gather_single(to, from); });
-    count((size() - 1) * byte_count(one));
+    count((size() - 1) * bytes_of(one));
   }
 
   void do_reduce_scatter(at::Tensor& one, const at::Tensor& all) override {
@@ -165,7 +161,7 @@ class NcclGroup : public Group {
     at::Tensor to = at::empty(one.sizes(), from.options());
     run("reduce_scatter", [&] { return nccl_->reduce_scatter_single(to, from); });
     one.copy_(to);
-    count((size() - 1) * byte_count(one));
+    count((size() - 1) * bytes_of(one));
   }
 
   void do_all_to_all(at::Tensor& out, const at::Tensor& in) override {
@@ -174,7 +170,7 @@ class NcclGroup : public Group {
     move("all_to_all", out, in, [&](at::Tensor& to, at::Tensor& from) {
       return nccl_->all_to_all_single(to, from, equal, equal);
     });
-    count(byte_count(in) / size() * (size() - 1));
+    count(bytes_of(in) / size() * (size() - 1));
   }
 
   void do_broadcast(at::Tensor& tensor, int root) override {
@@ -186,7 +182,7 @@ class NcclGroup : public Group {
       to = from;
       return nccl_->broadcast(one, options);
     });
-    if (position() == root) count((size() - 1) * byte_count(tensor));
+    if (position() == root) count((size() - 1) * bytes_of(tensor));
   }
 
  private:
@@ -203,7 +199,7 @@ class NcclGroup : public Group {
   template <class F>
   void move(const char* operation, at::Tensor& out, const at::Tensor& in, F start) {
     at::Tensor from = here(as_bytes(in));
-    at::Tensor to = at::empty({byte_count(out)}, from.options());
+    at::Tensor to = at::empty({bytes_of(out)}, from.options());
     run(operation, [&] { return start(to, from); });
     if (to.const_data_ptr() != out.const_data_ptr()) as_bytes(out).copy_(to);
   }
