@@ -87,7 +87,9 @@ class CopyBack : public Handle {
   void finish() {
     if (from_.defined()) to_.copy_(from_);
     inner_.reset();
+    // The handle may live on for long: the collector does not see what it holds.
     from_.reset();
+    to_.reset();
   }
   std::shared_ptr<Handle> inner_;
   at::Tensor to_, from_;

@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "script/state.h"
+#include "tensor/allocator.h"
 #include "tensor/door.h"
 
 namespace nns::tensor {
@@ -47,6 +48,12 @@ int64_t total(std::atomic<int64_t> Account::* counter) {
   return sum;
 }
 
+// What dead boxes of this thread may hold among other things. A view counts nothing, but may be all
+// that keeps a storage on the CPU; the allocator knows of that.
+int64_t held(const Account& own) {
+  return std::max(own.bytes.load(std::memory_order_relaxed), cpu_memory().live);
+}
+
 int64_t bytes_first_held(const at::Tensor& tensor) {
   if (!tensor.has_storage()) return 0;
   const c10::Storage& storage = tensor.storage();
@@ -70,13 +77,12 @@ void push(lua_State* L, const Door& door, at::Tensor tensor) {
   Box& box = new_box(L, door);
   box.bytes = bytes_first_held(tensor);
   box.real = std::move(tensor);
-  if (box.bytes == 0) return;
   Account& own = account();
-  add(own.bytes, box.bytes);
-  if (own.bytes > own.collect_at) {
-    lua_gc(L, LUA_GCCOLLECT, 0);
-    own.collect_at = own.bytes + std::max<int64_t>(kSlack, own.bytes / 4);
-  }
+  if (box.bytes != 0) add(own.bytes, box.bytes);
+  if (held(own) <= own.collect_at) return;
+  lua_gc(L, LUA_GCCOLLECT, 0);
+  const int64_t left = held(own);
+  own.collect_at = left + std::max<int64_t>(kSlack, left / 4);
 }
 
 void push(lua_State* L, at::Tensor tensor) {

@@ -1,7 +1,9 @@
 -- Ten thousand steps of the tiny GPT leave nothing behind.
+local base = require 'nnscaler._C.base'
 local door = require 'nnscaler._C.tensor'
 local process = require 'nnscaler._C.process'
 local runs = require 'tests.lua.support.runs'
+local shell = require 'tests.cli.support.shell'
 local nnscaler = require 'nnscaler'
 
 -- What is alive at the end of a step.
@@ -78,4 +80,24 @@ describe('memory', function()
   it('stays as it is over 10,000 steps of eager training', function()
     check(run { { 'eager', true } })
   end)
+
+  for _, policy in ipairs { 'dp', 'fsdp', 'tp', 'pp' } do
+    it('stays as it is over 2,000 steps of two ranks under ' .. policy, function()
+      local folder, remove = shell.folder()
+      local said, code = shell.nnscaler(('run recipes/nanogpt.lua -n 2 preset=tiny threads=1 '
+        .. 'micro_batch_size=2 global_batch_size=4 pas_policy=%s max_train_steps=2000 '
+        .. 'max_val_steps=1 val_every_n_train_steps=50 checkpoint.no_save=true '
+        .. 'gen_savedir=%s/gen --metrics %s/metrics'):format(policy, folder, folder))
+      assert.equal(0, code, said)
+      local resident = {}
+      for line in io.lines(folder .. '/metrics') do
+        local row = base.json_decode(line)
+        if row.step_s then resident[row.step] = row.rss_bytes end
+      end
+      remove()
+      local growth = resident[2000] / resident[100] - 1
+      print(('  %s on two ranks: resident size %+.2f %%'):format(policy, 100 * growth))
+      assert.is_true(growth <= 0.01)
+    end)
+  end
 end)

@@ -249,6 +249,17 @@ describe('memory of tensors', function()
     assert.equal('released', b.kind)
   end)
 
+  it('calls the collector also where only forgotten views hold it', function()
+    collectgarbage()
+    local before = C.memory()
+    for _ = 1, 400 do
+      local x = T.empty(2 ^ 22) -- 16 MiB, never touched
+      assert.equal(2 ^ 22, x:view { 2 ^ 11, 2 ^ 11 }:numel())
+      x:release()
+    end
+    assert.is_true(C.memory() - before < 2 ^ 30)
+  end)
+
   it('is counted by the allocator, with its peak', function()
     collectgarbage()
     C.memory(true)

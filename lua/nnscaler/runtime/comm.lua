@@ -1,6 +1,7 @@
 --- Collectives as generated programs call them. Every call returns a new tensor; a group is the
 --- list of its global ranks, ascending.
 local C = require 'nnscaler._C.comm'
+local release = require('nnscaler._C.runtime').release
 local tensor = require 'nnscaler.tensor'
 
 local M = {}
@@ -38,7 +39,8 @@ end
 ---@param options? { reduce: 'sum'|'max' }
 ---@return nnscaler.Tensor
 function M.all_reduce(x, ranks, options)
-  return M.group(ranks):all_reduce(x:contiguous():clone(), options and options.reduce or 'sum')
+  return M.group(ranks):all_reduce(x:clone { memory_format = 'contiguous_format' },
+    options and options.reduce or 'sum')
 end
 
 ---Joins the parts along `dim` to length `whole`.
@@ -124,6 +126,17 @@ local function each_move(moves, dims)
   end
 end
 
+-- Calls `f` with a region of a tensor. Views left to the collector would keep the whole tensor.
+local function within(x, box, f)
+  local views, part = {}, x
+  for d, range in ipairs(box) do
+    part = part:narrow(d - 1, range[1], range[2])
+    views[d] = part
+  end
+  f(part)
+  release(unpack(views))
+end
+
 -- Tag of what moves within a stage; messages between stages have those above it.
 local inside = 0
 
@@ -131,14 +144,14 @@ local function give(x, moves, tag)
   local rank = C.current():rank()
   if muted then x = x:zeros_like() end
   for peer, box in each_move(moves, x:dim()) do
-    local part = x
-    for d, range in ipairs(box) do part = part:narrow(d - 1, range[1], range[2]) end
-    if peer == rank then
-      own[tag] = own[tag] or {}
-      table.insert(own[tag], part:clone())
-    else
-      world():send(part, peer, tag)
-    end
+    within(x, box, function(part)
+      if peer == rank then
+        own[tag] = own[tag] or {}
+        table.insert(own[tag], part:clone())
+      else
+        world():send(part, peer, tag)
+      end
+    end)
   end
 end
 
@@ -146,13 +159,15 @@ local function take(shape, moves, tag, options)
   local rank = C.current():rank()
   local x = tensor.empty(shape, { dtype = options.dtype })
   for peer, box in each_move(moves, #shape) do
-    local part = x
-    for d, range in ipairs(box) do part = part:narrow(d - 1, range[1], range[2]) end
-    if peer == rank then
-      part:copy_(table.remove(own[tag], 1))
-    else
-      world():recv(part, peer, tag)
-    end
+    within(x, box, function(part)
+      if peer == rank then
+        local mine = table.remove(own[tag], 1)
+        part:copy_(mine)
+        release(mine)
+      else
+        world():recv(part, peer, tag)
+      end
+    end)
   end
   return x
 end

@@ -145,9 +145,11 @@ end
 
 function Reducer:start(bucket)
   tensor.no_grad(function()
-    local flat = {}
-    for i, name in ipairs(bucket.names) do flat[i] = self:gradient(name):reshape { -1 } end
-    bucket.flat = #flat > 1 and tensor.cat(flat, 0) or flat[1]
+    local parts = {}
+    for i, name in ipairs(bucket.names) do parts[i] = self:gradient(name):reshape { -1 } end
+    bucket.flat = #parts > 1 and tensor.cat(parts, 0) or parts[1]
+    -- Views that the collector has not met yet would keep whole gradients.
+    if #parts > 1 then C.release(unpack(parts)) end
     local times, began = self.times, base.clock()
     if times.moving == 0 then times.since = began end
     times.moving, bucket.moving = times.moving + 1, true
@@ -182,7 +184,10 @@ function Reducer:finish()
       for _, name in ipairs(bucket.names) do
         local gradient = self:gradient(name)
         local n = gradient:numel()
-        gradient:copy_(bucket.flat:narrow(0, start, n):view_as(gradient))
+        local part = bucket.flat:narrow(0, start, n)
+        local view = part:view_as(gradient)
+        gradient:copy_(view)
+        C.release(part, view)
         start = start + n
       end
       C.release(bucket.flat)
