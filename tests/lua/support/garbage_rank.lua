@@ -19,7 +19,10 @@ return function(argument)
     model = function()
       return GPT { vocab = VOCAB, layers = 2, heads = 2, width = 64, block = BLOCK }
     end,
-    dataset = { get = function() return { x = x, y = x } end, ids = function(_, n) return { n } end },
+    dataset = {
+      get = function() return { x = x, y = x } end,
+      ids = function(_, n) return { n } end,
+    },
     seed = 3, threads = 1, micro_batch_size = 2, global_batch_size = 8, max_train_steps = 12,
     pas_policy = case.policy, compute_config = { plan_ngpus = case.plan, runtime_ngpus = 2 },
     optimizer = { type = 'adamw', clip_gnorm = 0.5 },
