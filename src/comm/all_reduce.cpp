@@ -97,8 +97,11 @@ bool AllReduce::step() {
     if (slot.stage == Stage::idle && next_ < chunk_) start_piece(slot);
     busy = busy || slot.stage != Stage::idle;
   }
-  done_ = !busy;
-  return done_;
+  if (busy) return false;
+  done_ = true;
+  tensor_.reset();  // whoever keeps the operation need not keep the bytes
+  slots_ = {};
+  return true;
 }
 
 }  // namespace nns::comm
