@@ -28,8 +28,8 @@ class AllReduce : public Operation {
   struct Slot {
     Stage stage = Stage::idle;
     int64_t start = 0, elements = 0;
-    std::unique_ptr<Batch> messages;
-    std::unique_ptr<char[]> parts;  // of my chunk, from the others, in order of rank
+    std::unique_ptr<char[]> parts;    // of my chunk, from the others, in order of rank
+    std::unique_ptr<Batch> messages;  // dropped first: they may still write into parts
   };
 
   void start_piece(Slot& slot);
