@@ -37,6 +37,15 @@ for _, page in ipairs { 'docs/guide.md', 'README.md' } do
         assert.equal(0, code, said)
       end)
     end
+    for line in base.file_read(page):gmatch '\n    nnscaler (run first.lua %-n [^\n]+)' do
+      local command = line:match '^(.-)  ' or line
+      it('has a command on several ranks that runs: ' .. command, function()
+        local said, code = shell.nnscaler(command .. ' max_train_steps=2 threads=1',
+          ('cd %s &&'):format(folder))
+        assert.equal(0, code, said)
+        assert.matches('Reached max train steps%(2%)', said)
+      end)
+    end
     it('has such files', function() assert.is_true(count > 0) end)
     if page == 'docs/guide.md' then
       it('has such commands', function() assert.is_true(commands > 0) end)
