@@ -151,7 +151,8 @@ end)
 describe('README.md', function()
   it('points at files that are there', function()
     local count = 0
-    for file in section(base.file_read 'README.md', 'Start reading here'):gmatch '\n| `([^`]+)` |' do
+    local list = section(base.file_read 'README.md', 'Start reading here')
+    for file in list:gmatch '\n| `([^`]+)` |' do
       count = count + 1
       assert.equal('file', base.file_exists(file), file)
     end
