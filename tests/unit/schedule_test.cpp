@@ -1,4 +1,5 @@
 // Schedules against the closed forms of their papers (tF = tB = tW = 1, free links, m ≥ 2p).
+#include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
@@ -51,6 +52,68 @@ TEST_CASE("zbv leaves no gap between a rank's own first and last action") {
     for (int m : {2 * p, 3 * p, 4 * p}) {
       INFO("p=" << p << " m=" << m);
       for (double i : idle_of(make_schedule("zbv", p, m), {}).own) CHECK(i == Approx(0));
+    }
+}
+
+namespace {
+
+// The most micro-batches that each rank has between the forward and the backward of a stage; of
+// `stage` alone, or of all its stages.
+std::vector<int> most_held(const Schedule& s, int stage = -1) {
+  std::vector<int> out;
+  for (const auto& order : s.orders) {
+    int held = 0, most = 0;
+    for (const Action& a : order) {
+      if (stage >= 0 && a.stage != stage) continue;
+      held += a.kind == 'F' ? 1 : a.kind == 'B' ? -1 : 0;
+      most = std::max(most, held);
+    }
+    CHECK(held == 0);
+    out.push_back(most);
+  }
+  return out;
+}
+
+// Forwards of a rank before its first backward.
+std::vector<int> first_forwards(const Schedule& s) {
+  std::vector<int> out;
+  for (const auto& order : s.orders) {
+    int n = 0;
+    while (order[static_cast<size_t>(n)].kind == 'F') ++n;
+    out.push_back(n);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("ranks hold as many micro-batches as the papers say") {
+  for (int p : {1, 2, 3, 4, 6, 8})
+    for (int m : {p, 2 * p, 3 * p, 4 * p}) {
+      INFO("p=" << p << " m=" << m);
+      const auto expect = [&](const std::vector<int>& got, auto bound) {
+        for (int r = 0; r < p; ++r) {
+          INFO("rank " << r);
+          CHECK(got[static_cast<size_t>(r)] == bound(r));
+        }
+      };
+      expect(most_held(make_schedule("gpipe", p, m)), [&](int) { return m; });
+      expect(most_held(make_schedule("1f1b", p, m)), [&](int r) { return std::min(p - r, m); });
+      for (int v : {2, 3}) {
+        // Warm-up of Narayanan 2021, and the forward that comes before each backward.
+        const auto warm = [&](int r) { return std::min((v - 1) * p + 2 * (p - 1 - r) + 1, m * v); };
+        const Schedule s = make_schedule("1f1b_interleaved", p, m, v);
+        expect(most_held(s), warm);
+        expect(first_forwards(s), warm);
+      }
+      // ZB-H1 and ZBV keep the activations of 1F1B's first rank: p micro-batches, 2p halves of the
+      // model where a rank has two stages (Qi 2023, Qi 2024).
+      expect(most_held(make_schedule("zb_h1", p, m)), [&](int r) { return std::min(p - r, m); });
+      for (int held : most_held(make_schedule("zbv", p, m))) CHECK(held <= std::min(2 * p, 2 * m));
+      if (p % 2 != 0 || m % 2 != 0) continue;
+      const Schedule s = make_schedule("chimera", p, m);
+      for (int stage = 0; stage < p; ++stage)
+        for (int held : most_held(s, stage)) CHECK(held <= p + 1);
     }
 }
 
