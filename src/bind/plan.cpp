@@ -164,6 +164,16 @@ int plan_match(lua_State* L) {  // (plan, graph): throws unless the plan is for 
   plan::match(check_plan(L, 1), check_graph(L, 2));
   return 0;
 }
+int plan_knows(lua_State* L) {  // (plan, graph): whether it has an entry for each kind of call
+  lua_pushboolean(L, plan::knows(check_plan(L, 1), check_graph(L, 2)));
+  return 1;
+}
+int plan_with_operators(lua_State* L) {  // (plan, other) → plan with those of the other, or nil
+  auto made = plan::with_operators(check_plan(L, 1), check_plan(L, 2));
+  if (!made) return 0;
+  push_plan(L, std::move(*made));
+  return 1;
+}
 // (plan) → { plan_ngpus =, runtime_ngpus =, stages = lists of devices, schedule =, chunks =,
 // micro_batches =, lanes =, sharded = }
 int plan_info(lua_State* L) {
@@ -299,7 +309,9 @@ int open(lua_State* L) {
                                  {"parts", guarded<plan_parts>},
                                  {"order", guarded<plan_order>},
                                  {"time_line", guarded<plan_time_line>},
-                                 {"match", guarded<plan_match>}});
+                                 {"match", guarded<plan_match>},
+                                 {"knows", guarded<plan_knows>},
+                                 {"with_operators", guarded<plan_with_operators>}});
   script::make_type<BuilderHandle>(L, kBuilderType,
                                    {{"partition", guarded<partition>},
                                     {"refusal", guarded<refusal>},

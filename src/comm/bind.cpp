@@ -317,6 +317,17 @@ void run_rank(const std::shared_ptr<LocalWorld>& world, int rank, int size, int 
   }
 }
 
+// Whether a rank failed because it could not communicate.
+bool is_consequence(const RankResult& result) {
+  try {
+    std::rethrow_exception(result.error);
+  } catch (const Error& e) {
+    return e.kind() == ErrorKind::communication;
+  } catch (...) {
+    return false;
+  }
+}
+
 int run_local(lua_State* L) {  // (ranks, module, argument text) → list of result texts
   const int size = static_cast<int>(check_int(L, 1));
   const std::string module = check_string(L, 2), argument = script::opt_string(L, 3, "");
@@ -333,8 +344,12 @@ int run_local(lua_State* L) {  // (ranks, module, argument text) → list of res
     });
   for (auto& t : threads) t.join();
   // The rank that failed by itself speaks; the others only gave up after it.
-  if (const int first = failed_rank(*world); first >= 0)
+  if (int first = failed_rank(*world); first >= 0) {
+    for (int r = 0; r < size && is_consequence(results[static_cast<size_t>(first)]); ++r)
+      if (results[static_cast<size_t>(r)].error && !is_consequence(results[static_cast<size_t>(r)]))
+        first = r;
     std::rethrow_exception(results[static_cast<size_t>(first)].error);
+  }
   lua_createtable(L, size, 0);
   for (int r = 0; r < size; ++r) {
     script::push_string(L, results[static_cast<size_t>(r)].text);

@@ -65,7 +65,7 @@ Distribution::Distribution(const Graph& graph, std::shared_ptr<const plan::Plan>
   device_ = rank % plan_->plan_ngpus;
   first_rank_ = rank - device_;
   NNS_CHECK(stage >= 0 && stage < plan_->stages, "stage {} of {}", stage, plan_->stages);
-  fitted_ = plan::fit(*plan_, graph);
+  fitted_ = plan::fit(*plan_, graph, homes_ ? &homes_->rests : nullptr);
   for (const Node& node : graph.nodes) {
     const plan::OpPlan& op = fitted_.ops[static_cast<size_t>(node.id)];
     const size_t devices = std::set<int>(op.devices.begin(), op.devices.end()).size();
@@ -130,9 +130,7 @@ const std::vector<Distribution::Use>& Distribution::uses(int value) const {
 
 bool Distribution::is_used_here(int value) const {
   if (!plan_) return true;
-  const auto& all = uses(value);
-  if (all.empty()) return stage_ == 0;  // weights that nothing reads rest in the first stage
-  return std::any_of(all.begin(), all.end(), [&](const Use& u) { return u.stage == stage_; });
+  return fitted_.rests.at(graph_.value({value}).name).contains(stage_);
 }
 
 OperandUse Distribution::home_in(int value, int stage) const {
@@ -152,8 +150,8 @@ OperandUse Distribution::home_in(int value, int stage) const {
 
 const Home* Distribution::given(int value) const {
   if (!homes_) return nullptr;
-  const auto it = homes_->find(graph_.value({value}).name);
-  return it == homes_->end() ? nullptr : &it->second;
+  const auto it = homes_->own.find(graph_.value({value}).name);
+  return it == homes_->own.end() ? nullptr : &it->second;
 }
 
 OperandUse Distribution::home(int value) const {

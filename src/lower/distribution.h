@@ -28,7 +28,10 @@ struct Home {
   Share share;
   std::optional<Shard> shard;
 };
-using Homes = std::map<std::string, Home>;  // by name
+struct Homes {
+  std::map<std::string, Home> own;  // by name, of what rests on this rank
+  plan::Resting rests;              // stages of all weights and buffers
+};
 
 class Distribution {
  public:

@@ -59,7 +59,10 @@ class Lowering {
     find_blocks(program);
     insert_releases(program);
     check(program);
-    if (options_.plan) out_.homes = std::make_shared<const Homes>(std::move(homes_));
+    if (options_.plan) {
+      homes_.rests = stages_[0]->where().fitted().rests;
+      out_.homes = std::make_shared<const Homes>(std::move(homes_));
+    }
     return std::move(out_);
   }
 
@@ -111,8 +114,9 @@ class Lowering {
         if (list != nullptr) list->push_back(slot.id);
         if (rests && where.planned()) {
           const bool shared = role == SlotRole::parameter;
-          homes_.try_emplace(value.name, Home{home, shared ? share(id, where) : Share{}, shard});
-          if (shared) out_.program.shares.push_back(homes_.at(value.name).share);
+          homes_.own.try_emplace(value.name,
+                                 Home{home, shared ? share(id, where) : Share{}, shard});
+          if (shared) out_.program.shares.push_back(homes_.own.at(value.name).share);
         }
       } else if (own.box != piece.box) {
         fail(ErrorKind::plan,
@@ -139,7 +143,7 @@ class Lowering {
   // How a parameter is shared; the mirror of this device runs the same stage in another lane.
   Share share(int id, const Distribution& where) {
     const std::string& name = graph_.value({id}).name;
-    if (lanes_.size() < 2 || (options_.homes && options_.homes->contains(name)))
+    if (lanes_.size() < 2 || (options_.homes && options_.homes->own.contains(name)))
       return where.share(id);
     const plan::Plan& plan = *options_.plan;
     if (plan.weights == plan::WeightHome::sharded)
@@ -202,6 +206,9 @@ class Lowering {
 }  // namespace
 
 Lowered lower(const Graph& graph, const Options& options) {
+  if (options.plan && options.homes)
+    if (const auto carried = plan::carry(*options.plan, graph, options.homes->rests))
+      return Lowering(*carried, options).run();
   return Lowering(graph, options).run();
 }
 

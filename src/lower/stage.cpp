@@ -330,42 +330,29 @@ void StageLowering::update_buffers(const Node& node, std::vector<Instr>& instrs)
   }
 }
 
-// How much of a buffer a value that derives from it keeps; nothing where that is no number.
-std::optional<double> StageLowering::decay(int buffer, int value) const {
-  if (value == buffer) return 1;
-  const int producer = graph_.value({value}).producer;
-  if (producer < 0) return std::nullopt;
-  const Node& node = graph_.nodes[static_cast<size_t>(producer)];
-  const CallContext call(const_cast<Emitter&>(e_), node.op, node.args);
-  if (node.op.starts_with("aten::batch_norm")) {
-    const bool mean = node.outputs.at(1) == value;
-    const auto before = decay(buffer, call.in(mean ? "running_mean" : "running_var").id);
-    if (before) return *before * (1 - call.real("momentum"));
-  } else if (node.op.starts_with("aten::add.") && call.is_tensor("self")) {
-    if (call.is_tensor("other") &&
-        depends_on(graph_, buffer)[static_cast<size_t>(call.in("other").id)])
-      return std::nullopt;
-    return decay(buffer, call.in("self").id);
-  }
-  return std::nullopt;
-}
-
-// Units that each run some of the micro-batches put their updates together by what they add.
+// How much of a buffer its new content keeps, by which units that each run some of the
+// micro-batches put their updates together.
 std::optional<double> StageLowering::decay_of(int buffer, int value) const {
-  if (where_.units() > 1 && is_read(graph_, buffer))
-    throw Error(
-        ErrorKind::plan,
-        fmt::format("[lower.buffer] results depend on what {} held, which every micro-batch "
-                    "writes; {} scale units cannot see each other's writes",
-                    graph_.value({buffer}).name, where_.units()),
-        "set compute_config.plan_ngpus to the number of ranks");
-  const auto factor = decay(buffer, value);
-  if (!factor && where_.units() > 1)
+  const auto factor = kept(graph_, buffer, value);
+  if (where_.units() == 1) return factor;
+  const std::string hint = fmt::format(
+      "run it as one scale unit, which sees the micro-batches in order: pas_policy=data "
+      "compute_config.plan_ngpus={}",
+      where_.world());
+  const std::string& name = graph_.value({buffer}).name;
+  if (is_read(graph_, buffer))
     throw Error(ErrorKind::plan,
-                fmt::format("[lower.buffer] {} is written as no running average or sum of itself; "
-                            "{} scale units cannot put their updates together",
-                            graph_.value({buffer}).name, where_.units()),
-                "set compute_config.plan_ngpus to the number of ranks");
+                fmt::format("[lower.buffer] results depend on what {} held, which every "
+                            "micro-batch writes; {} scale units cannot see each other's writes",
+                            name, where_.units()),
+                hint);
+  if (!factor)
+    throw Error(ErrorKind::plan,
+                fmt::format("[lower.buffer] {} is written as no number · {} + what a micro-batch "
+                            "adds (a running average, a sum, a count); {} scale units cannot put "
+                            "their updates together",
+                            name, name, where_.units()),
+                hint);
   return factor;
 }
 

@@ -1,9 +1,9 @@
-// Plans on graphs of other shapes than those they were made for.
+// Plans on other graphs than those they were made for: other shapes, other operators.
 #include <algorithm>
 
 #include "annotate/grammar.h"
 #include "base/error.h"
-#include "plan/plan.h"
+#include "plan/map.h"
 
 namespace nns::plan {
 namespace {
@@ -15,20 +15,77 @@ using graph::Node;
 
 class Fit {
  public:
-  Fit(const Plan& plan, const Graph& graph) : plan_(plan), graph_(graph) {}
+  Fit(const Plan& plan, const Graph& graph, const Resting* rests)
+      : plan_(plan), graph_(graph), rests_(rests) {}
 
   Fitted run() {
-    std::vector<int> inherited;
-    const auto entries = match(plan_, graph_, &inherited);
+    const std::vector<Mapped> mapped = map();
     for (const Node& node : graph_.nodes) {
-      const OpPlan& planned = *entries[static_cast<size_t>(node.id)];
-      const bool inherits = std::binary_search(inherited.begin(), inherited.end(), node.id);
-      out_.ops.push_back(inherits ? inherit(node, planned) : fitted(node, planned));
+      const Mapped& m = mapped[static_cast<size_t>(node.id)];
+      if (m.exact)
+        out_.ops.push_back(fitted(node, *m.entry));
+      else
+        out_.ops.push_back(inherit(node, m));
     }
+    check_written();
     return std::move(out_);
   }
 
  private:
+  // Where the operators run; sets where weights and buffers rest.
+  std::vector<Mapped> map() {
+    std::vector<Mapped> out;
+    if (rests_ == nullptr && is_for(plan_, graph_)) {
+      std::vector<int> stages;
+      for (const OpPlan& op : plan_.ops) {
+        out.push_back({&op, true, op.stage});
+        stages.push_back(op.stage);
+      }
+      out_.rests = resting(graph_, stages);
+      // What reads a buffer that is written runs where it is written.
+      if (plan_.stages > 1 && !graph_.buffer_updates.empty())
+        out = map_stages(plan_, graph_, out_.rests);
+      return out;
+    }
+    if (rests_ == nullptr && graph_.training) match(plan_, graph_);
+    out = map_stages(plan_, graph_, rests_ == nullptr ? Resting{} : *rests_);
+    if (rests_ != nullptr) {
+      out_.rests = *rests_;
+      return out;
+    }
+    std::vector<int> stages;
+    for (const Mapped& m : out) stages.push_back(m.stage);
+    out_.rests = resting(graph_, stages);
+    return out;
+  }
+
+  // A micro-batch reads what the one before wrote, so a buffer is written where it is read.
+  void check_written() const {
+    for (const auto& [buffer, content] : graph_.buffer_updates) {
+      const std::string& name = graph_.value({buffer}).name;
+      const std::set<int>& home = out_.rests.at(name);
+      const auto refuse = [&](int node, const char* what) {
+        const OpPlan& op = out_.ops[static_cast<size_t>(node)];
+        if (home.contains(op.stage)) return;
+        throw Error(
+            ErrorKind::plan,
+            fmt::format("[plan.buffer] {} is {} in stage {} ({} at {}), but rests in "
+                        "stage {}, which writes it; expected one stage",
+                        name, what, op.stage, to_string(op.key),
+                        short_form(graph_.nodes[static_cast<size_t>(node)].loc), *home.begin()),
+            "put what reads and writes the buffer into one stage, or use a policy "
+            "without stages, such as data");
+      };
+      for (const Node& node : graph_.nodes) {
+        const auto inputs = graph::inputs_of(node);
+        if (std::find(inputs.begin(), inputs.end(), buffer) != inputs.end())
+          refuse(node.id, "read");
+      }
+      const int producer = graph_.value({content}).producer;
+      if (producer >= 0) refuse(producer, "written");
+    }
+  }
+
   std::optional<Binding> binding(const Node& node) const {
     return annotate::bind(annotate::CallView(graph_, node));
   }
@@ -72,25 +129,45 @@ class Fit {
     return op;
   }
 
-  // An operator that the plan does not know goes where the producer of its first operand runs, cut
-  // as that one makes the operand, if it can be.
-  OpPlan inherit(const Node& node, OpPlan op) {
+  // An operator that the plan does not place is cut as another call of it in its module, or as an
+  // operand is made in its stage, if it can be.
+  OpPlan inherit(const Node& node, const Mapped& m) {
+    OpPlan op;
     op.key = {node.module, node.op, node.ordinal};
-    const int parts = op.parts();
-    op.recompute = -1;
-    op.hooks = {};
-    op.steps = {{-1, 0, parts}};
+    op.stage = m.stage;
+    op.devices = plan_.stage_devices[static_cast<size_t>(m.stage)];
+    op.steps = {{-1, 0, static_cast<int>(op.devices.size())}};
+    if (m.entry != nullptr) {
+      OpPlan near = *m.entry;
+      const size_t warned = out_.warnings.size();
+      near = fitted(node, std::move(near));
+      out_.warnings.resize(warned);
+      op.steps = std::move(near.steps);
+      op.devices = std::move(near.devices);
+    } else {
+      follow_operands(node, op);
+    }
+    out_.notes.push_back(
+        fmt::format("{} is not in the plan: it runs with {}", to_string(op.key),
+                    m.entry != nullptr ? to_string(m.entry->key) : "what makes its operand"));
+    return op;
+  }
+
+  // Cuts an operator as the first operand that its stage makes.
+  void follow_operands(const Node& node, OpPlan& op) const {
     const auto inputs = graph::inputs_of(node);
     const auto b = binding(node);
     for (size_t i = 0; b && i < inputs.size(); ++i) {
       const int producer = graph_.values[static_cast<size_t>(inputs[i])].producer;
       if (producer < 0) continue;
-      if (auto steps = follow(*b, static_cast<int>(i), inputs[i], producer)) op.steps = *steps;
-      break;
+      const OpPlan& maker = out_.ops[static_cast<size_t>(producer)];
+      if (maker.stage != op.stage) continue;
+      if (auto steps = follow(*b, static_cast<int>(i), inputs[i], producer)) {
+        op.steps = *steps;
+        op.devices = maker.devices;
+      }
+      return;
     }
-    out_.notes.push_back(fmt::format("{} is not in the plan: it runs with what makes its operand",
-                                     to_string(op.key)));
-    return op;
   }
 
   // Steps that cut operand `input` as its producer makes it; nothing if this call cannot be.
@@ -123,13 +200,14 @@ class Fit {
 
   const Plan& plan_;
   const Graph& graph_;
+  const Resting* rests_;
   Fitted out_;
 };
 
 }  // namespace
 
-Fitted fit(const Plan& plan, const Graph& graph) {
-  return Fit(plan, graph).run();
+Fitted fit(const Plan& plan, const Graph& graph, const Resting* rests) {
+  return Fit(plan, graph, rests).run();
 }
 
 }  // namespace nns::plan

@@ -207,46 +207,39 @@ Plan for_devices(Plan plan, int plan_ngpus, int runtime_ngpus) {
   return plan;
 }
 
-std::vector<const OpPlan*> match(const Plan& plan, const graph::Graph& graph,
-                                 std::vector<int>* inherited) {
-  std::map<OpKey, const OpPlan*> known;
-  for (const OpPlan& op : plan.ops) known[op.key] = &op;
-  if (graph.training) {
-    for (size_t i = 0; i < std::max(plan.ops.size(), graph.nodes.size()); ++i) {
-      const bool both = i < plan.ops.size() && i < graph.nodes.size();
-      if (both && plan.ops[i].key == key_of(graph.nodes[i])) continue;
-      const std::string a = i < plan.ops.size() ? to_string(plan.ops[i].key) : "nothing";
-      const std::string b = i < graph.nodes.size() ? to_string(key_of(graph.nodes[i])) : "nothing";
-      throw Error(
-          ErrorKind::plan,
-          fmt::format("[plan.match] the plan is for another graph: operator {} is {} in the "
-                      "plan, {} in the model",
-                      i, a, b),
-          "make a new plan, or use the model that it was made for");
-    }
-    if (graph::structure_hash(graph) != plan.structure)
-      fail(ErrorKind::plan,
-           "[plan.match] the plan is for another graph: structure {} in the plan, {} in "
-           "the model; operators agree, their connections do not",
-           hex(plan.structure), hex(graph::structure_hash(graph)));
+void match(const Plan& plan, const graph::Graph& graph) {
+  for (size_t i = 0; i < std::max(plan.ops.size(), graph.nodes.size()); ++i) {
+    const bool both = i < plan.ops.size() && i < graph.nodes.size();
+    if (both && plan.ops[i].key == key_of(graph.nodes[i])) continue;
+    const std::string a = i < plan.ops.size() ? to_string(plan.ops[i].key) : "nothing";
+    const std::string b = i < graph.nodes.size() ? to_string(key_of(graph.nodes[i])) : "nothing";
+    throw Error(ErrorKind::plan,
+                fmt::format("[plan.match] the plan is for another graph: operator {} is {} in the "
+                            "plan, {} in the model",
+                            i, a, b),
+                "make a new plan, or use the model that it was made for");
   }
-  std::vector<const OpPlan*> out(graph.nodes.size(), nullptr);
-  const OpPlan* first = plan.ops.empty() ? nullptr : &plan.ops.front();
-  for (const graph::Node& node : graph.nodes) {
-    const size_t id = static_cast<size_t>(node.id);
-    if (const auto it = known.find(key_of(node)); it != known.end()) {
-      out[id] = it->second;
-      continue;
-    }
-    out[id] = first;
-    for (int value : graph::inputs_of(node)) {
-      const int producer = graph.values[static_cast<size_t>(value)].producer;
-      if (producer < 0) continue;
-      out[id] = out[static_cast<size_t>(producer)];
-      break;
-    }
-    if (inherited != nullptr) inherited->push_back(node.id);
-  }
+  if (graph::structure_hash(graph) != plan.structure)
+    fail(ErrorKind::plan,
+         "[plan.match] the plan is for another graph: structure {} in the plan, {} in "
+         "the model; operators agree, their connections do not",
+         hex(plan.structure), hex(graph::structure_hash(graph)));
+}
+
+bool knows(const Plan& plan, const graph::Graph& graph) {
+  std::set<std::pair<std::string, std::string>> known;
+  for (const OpPlan& op : plan.ops) known.emplace(op.key.module, op.key.op);
+  return std::all_of(graph.nodes.begin(), graph.nodes.end(), [&](const graph::Node& node) {
+    return known.contains({node.module, node.op});
+  });
+}
+
+std::optional<Plan> with_operators(const Plan& plan, const Plan& other) {
+  if (plan.plan_ngpus != other.plan_ngpus || plan.stage_devices != other.stage_devices)
+    return std::nullopt;
+  Plan out = plan;
+  out.ops = other.ops;
+  out.structure = other.structure;
   return out;
 }
 

@@ -4,6 +4,8 @@
 #pragma once
 
 #include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -82,25 +84,44 @@ std::string to_json(const Plan& plan);
 Plan from_json(std::string_view text);
 uint64_t hash(const Plan& plan);
 
-// The plan's entry of each node of a graph, by node id. Nodes that the plan does not know (an
-// evaluation graph has others) inherit the entry of the producer of their first operand;
-// `inherited` gets their ids. Throws a plan Error that names the first difference when the plan is
-// for another graph (structure hash and operator keys differ in training mode).
-std::vector<const OpPlan*> match(const Plan& plan, const graph::Graph& graph,
-                                 std::vector<int>* inherited = nullptr);
+// Throws a plan Error that names the first difference unless the plan was made for the graph.
+void match(const Plan& plan, const graph::Graph& graph);
 
-// The plan as it holds for a graph of other shapes.
+// Whether the plan has an entry for each operator of a graph, or for another call of it in the same
+// module.
+bool knows(const Plan& plan, const graph::Graph& graph);
+
+// The plan with the operators of another one, made for another graph of the same model; nothing
+// where their stages lie on other devices.
+std::optional<Plan> with_operators(const Plan& plan, const Plan& other);
+
+// Stages in which weights and buffers rest, by name.
+using Resting = std::map<std::string, std::set<int>>;
+
+// The plan as it holds for a graph.
 struct Fitted {
   std::vector<OpPlan> ops;            // by node id
-  std::vector<std::string> notes;     // operators that inherit, each a line
+  Resting rests;                      // of all weights and buffers of the graph
+  std::vector<std::string> notes;     // operators that the plan does not place, each a line
   std::vector<std::string> warnings;  // operators that are replicated instead of split
 };
 
-// Matches the plan to a graph and fits its steps to the shapes there: a step that no longer divides
-// makes uneven parts where the annotation allows; elsewhere the operator is replicated, with a
-// warning. An operator that the plan does not know is laid out as its producer makes its operand.
-// Throws a plan Error as `match` does, and for a strict plan wherever a step does not divide.
-Fitted fit(const Plan& plan, const graph::Graph& graph);
+// Fits the plan to a graph: the one it was made for, maybe of other shapes, or another one of the
+// same model, whose weights rest where the first graph of the plan has put them (`rests`).
+//
+// A step that no longer divides makes uneven parts where the annotation allows; elsewhere the
+// operator is replicated, with a warning. Operators go by module path, name and ordinal; one that
+// the plan does not know, or that cannot lie in the plan's stage, runs with what makes its
+// operands, cut as they are, or as other calls of it in its module that read weights.
+//
+// Throws a plan Error as `match` does for a training graph without `rests`, for a strict plan
+// wherever a step does not divide, and where no stage can hold a buffer that is written.
+Fitted fit(const Plan& plan, const graph::Graph& graph, const Resting* rests = nullptr);
+
+// The graph with weights that are read in other stages than those they rest in handed on from
+// there: a reshape to their own shape, named after the weight. Nothing where all are at home.
+std::optional<graph::Graph> carry(const Plan& plan, const graph::Graph& graph,
+                                  const Resting& rests);
 
 // Throws a plan Error that names both numbers unless the plan spans `plan_ngpus` devices; returns
 // it repeated for `runtime_ngpus` ranks.

@@ -15,8 +15,8 @@ describe('work of rank 0', function()
     local results = run 'fails'
     assert.equal('plan: [policies.mine] no way to cut it (cut less)', results[1])
     for r = 2, 3 do
-      assert.equal('plan: [runtime.first] rank 0 failed: [policies.mine] no way to cut it '
-        .. '(cut less)', results[r])
+      assert.equal('communication: [runtime.first] rank 0 failed: [policies.mine] no way to cut '
+        .. 'it (cut less)', results[r])
     end
   end)
 end)

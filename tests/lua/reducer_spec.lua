@@ -34,7 +34,7 @@ describe('sums of gradients', function()
       overlap = overlap,
     }
     made:reset()
-    made:arm()
+    made:arm { a = 1, b = 2 }
     return made
   end
 

@@ -91,6 +91,16 @@ function M.new(hook)
   return self
 end
 
+--- Whether there is a function of any of the hooks.
+---@param names string[]
+---@return boolean
+function Hooks:any(names)
+  for _, name in ipairs(names) do
+    if self.by_name[name] then return true end
+  end
+  return false
+end
+
 --- Calls the functions of one hook.
 ---@param name string
 ---@param ... any

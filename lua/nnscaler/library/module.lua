@@ -4,6 +4,7 @@ local call = require 'nnscaler.library.call'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local nn = require 'nnscaler.nn'
+local presence = require 'nnscaler.runtime.presence'
 local reducer = require 'nnscaler.runtime.reducer'
 local steps = require 'nnscaler.library.steps'
 local trace = require 'nnscaler.trace'
@@ -59,12 +60,17 @@ function Parallel:init(state)
     at[key] = state.by_name[tied.name]
   end
   state.sums = engine.reducer and engine.reducer:sums() or {}
+  for _, name in ipairs(engine.reducer and engine.trainable or {}) do -- of later graphs
+    local share = engine.reducer.shares[name]
+    if share and share.reduce and not engine.reducer:knows(name) then
+      state.sums[#state.sums + 1] = { name = name, ranks = share.reduce }
+    end
+  end
   if state.inference_only then self:eval() end
 end
 
 -- Gradients of this rank are addends from now on.
 function State:before_backward()
-  self.ran = true
   if self.summed then
     fail('usage', 'library.backward', ('gradients of %s were already summed over the ranks; '
       .. 'another backward would add to sums'):format(self.label),
@@ -149,19 +155,24 @@ function Parallel:sync_grad()
   local sharing = state.engine.sharing
   if not sharing then return end
   if sharing.units > 1 and not state.end2end then state.engine.buffer_contents:commit() end
-  -- Without any backward there are no gradients, and nothing is updated.
-  if sharing:over_all({ (state.ran or state.end2end) and 1 or 0 }, 'max')[1] == 0 then return end
+  for _, sum in ipairs(state.sums) do state.by_name[sum.name].grad_pending = false end
+  -- What no backward has reached has no gradient, and is not updated.
+  local any = presence.agree(sharing, state.engine.trainable, function(name)
+    local parameter = state.by_name[name]
+    return parameter and parameter.grad ~= nil
+  end)
   for _, sum in ipairs(state.sums) do
     local parameter = state.by_name[sum.name]
-    parameter.grad_pending = false
-    if parameter.grad == nil then parameter.grad = parameter.data:zeros_like() end
-    reducer.sum(sum, parameter.grad, state.hooks)
+    if any[sum.name] then
+      if parameter.grad == nil then parameter.grad = parameter.data:zeros_like() end
+      reducer.sum(sum, parameter.grad, state.hooks)
+    end
   end
 end
 
 --- Forgets all gradients.
 function Parallel:zero_grad()
-  self._parallel.summed, self._parallel.ran = false, false
+  self._parallel.summed = false
   if self._parallel.end2end then self._parallel.engine:zero_grad() end
   for _, leaf in ipairs(self._parallel.engine.parameters) do
     if leaf.data.materialized then leaf.data.grad = nil end

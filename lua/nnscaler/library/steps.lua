@@ -4,6 +4,7 @@ local base = require 'nnscaler._C.base'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local groups = require 'nnscaler.runtime.comm'
+local nested = require 'nnscaler.runtime.nested'
 local sorted = require 'nnscaler.sorted'
 local tensor = require 'nnscaler.tensor'
 
@@ -32,39 +33,16 @@ local function check(module, samples, method)
   end
 end
 
--- Encodes nested outputs: tensors become their place in `tensors`.
-local function encode(value, tensors)
-  if tensor.is_tensor(value) then
-    tensors[#tensors + 1] = value
-    return { t = #tensors, shape = value.shape, dtype = value.dtype }
-  elseif type(value) == 'table' then
-    local keys, items = {}, {}
-    for i, key in ipairs(sorted.sorted_keys(value)) do
-      keys[i], items[i] = key, encode(value[key], tensors)
-    end
-    return { keys = keys, items = items }
-  end
-  return { v = value }
-end
-
-local function decode(code, tensors)
-  if code.t then
-    tensors[code.t] = tensors[code.t] or tensor.empty(code.shape, { dtype = code.dtype })
-    return tensors[code.t]
-  elseif code.items then
-    local value = {}
-    for i, key in ipairs(code.keys or {}) do value[key] = decode(code.items[i], tensors) end
-    return value
-  end
-  return code.v
-end
-
 -- Gives the outputs of the ranks that make the loss, each of some samples, to all ranks of their
 -- unit.
-local function spread(sharing, outputs)
+local function spread(engine, outputs)
+  local sharing = engine.sharing
   if not is_staged(sharing) then return outputs end
-  local group, own = groups.group(sharing.together), {}
-  local mine = sharing.reports and base.json_encode(encode(outputs, own)) or ''
+  local group, own, told = groups.group(sharing.together), {}, {}
+  for k, output in sorted.sorted_pairs(outputs) do
+    if engine.told[k] then told[k] = output end
+  end
+  local mine = next(told) and base.json_encode(nested.encode(told, own)) or ''
   local all = {}
   for k, output in sorted.sorted_pairs(outputs) do all[k] = output end
   for i, text in ipairs(group:exchange(mine)) do
@@ -72,7 +50,7 @@ local function spread(sharing, outputs)
     if is_root then
       for k, x in ipairs(own) do tensors[k] = x:detach():contiguous() end
     elseif text ~= '' then
-      said = decode(base.json_decode(text), tensors)
+      said = nested.decode(base.json_decode(text), tensors, tensor.empty)
     end
     for _, x in ipairs(tensors) do group:broadcast(x, i - 1) end
     for k, output in sorted.sorted_pairs(said) do all[k] = output end
@@ -137,7 +115,7 @@ function M.train(module, samples, opts)
   else -- dummies only, in all units: nothing is updated
     state.summed = true
   end
-  return spread(state.engine.sharing, outputs)
+  return spread(state.engine, outputs)
 end
 
 ---@param module nnscaler.ParallelModule
@@ -150,11 +128,12 @@ function M.infer(module, samples)
     fail('usage', 'library.infer_step', ('infer_step of %s in training mode'):format(state.label),
       'call eval() first')
   end
+  state.engine.told = {}
   for k, sample in ipairs(samples) do
     local results = { state.engine:infer(sample, { step = random.step, micro = k - 1 }) }
     if results[1] ~= nil then outputs[k] = output(results[1], { select(2, unpack(results)) }) end
   end
-  return spread(state.engine.sharing, outputs)
+  return spread(state.engine, outputs)
 end
 
 return M

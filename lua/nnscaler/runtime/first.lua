@@ -1,36 +1,39 @@
---- Work that rank 0 does for all while the others wait, however long it takes: it lets them know
---- that it is alive, and an error of it reaches all of them.
+--- Work that one rank does for all, mostly rank 0, while the others wait, however long it takes: it
+--- lets them know that it is alive, and an error of it reaches all of them.
 local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local groups = require 'nnscaler.runtime.comm'
 
 local M = {}
 
--- What rank 0 says: still at work, done, or failed.
+-- What it says: still at work, done, or failed.
 local kBusy, kDone, kFailed = '.', '=', '!'
 
-local function wait(group)
+local function wait(ranks)
+  local group = groups.group(ranks)
   while true do
     local said = group:exchange('')[1]
     local kind, rest = said:sub(1, 1), said:sub(2)
     if kind == kDone then return rest end
     if kind == kFailed then
+      -- A failure to communicate: the rank that failed says the cause.
       local e = base.json_decode(rest)
-      fail(e.kind, 'runtime.first', 'rank 0 failed: ' .. e.message, e.hint)
+      fail('communication', 'runtime.first', ('rank %d failed: %s'):format(ranks[1], e.message),
+        e.hint)
     end
   end
 end
 
---- Runs `work(beat)` on rank 0 and gives its result, a text, to all. `work` calls `beat` now and
---- then: the others hear from it when `every` seconds have passed.
----@param ranks integer[] rank 0 first
+--- Runs `work(beat)` on the first rank and gives its result, a text, to all. `work` calls `beat`
+--- now and then: the others hear from it when `every` seconds have passed.
+---@param ranks integer[] the one that works first
 ---@param rank integer this one
 ---@param work fun(beat: fun()): string
 ---@param every? number seconds, 10 unless told
 ---@return string
 function M.run(ranks, rank, work, every)
+  if rank ~= ranks[1] then return wait(ranks) end
   local group = groups.group(ranks)
-  if rank ~= ranks[1] then return wait(group) end
   local last = base.clock()
   local function beat()
     if base.clock() - last >= (every or 10) then
@@ -49,8 +52,8 @@ function M.run(ranks, rank, work, every)
     group:exchange(kDone .. result)
     return result
   end
-  group:exchange(kFailed .. base.json_encode { kind = result.kind or 'internal',
-    message = result.message or tostring(result), hint = result.hint })
+  group:exchange(kFailed .. base.json_encode { message = result.message or tostring(result),
+    hint = result.hint })
   error(result.text or result, 0)
 end
 

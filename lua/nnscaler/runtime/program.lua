@@ -2,15 +2,18 @@
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
 local comm = require 'nnscaler.runtime.comm'
-local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
 local leaves = require 'nnscaler.runtime.leaves'
+local lockstep = require 'nnscaler.runtime.lockstep'
 local log = require('nnscaler.log').logger 'nnscaler.program'
 local generate = require 'nnscaler.runtime.generate'
 local graphs = require 'nnscaler._C.graph'
+local load_program = require 'nnscaler.runtime.load'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
+local others = require 'nnscaler.runtime.others'
+local presence = require 'nnscaler.runtime.presence'
 local rank_zero = require 'nnscaler.runtime.first'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
@@ -24,29 +27,6 @@ local M = {}
 ---@class nnscaler.ProgramEngine: nnscaler.Engine
 local Engine = {}
 Engine.__index = Engine
-
--- Compiles the text of a program and returns the functions of each stage by kind: F, B, W. They are
--- straight lines of calls into C, so the JIT would gain nothing.
-local function load_program(text, chunk, segments)
-  local f, message = loadstring(text, chunk)
-  if not f then
-    fail('state', 'program.load', 'the generated program does not compile: ' .. message,
-      'mend the file, or remove it to have it written anew')
-  end
-  local functions, stages = f(), {}
-  jit.off(f, true)
-  for _, segment in ipairs(segments) do
-    local run = type(functions) == 'table' and functions[segment.name]
-    if type(run) ~= 'function' then
-      fail('state', 'program.load', ('%s returns no table with a %s function'):format(chunk,
-        segment.name))
-    end
-    jit.off(run, true)
-    stages[segment.stage] = stages[segment.stage] or {}
-    stages[segment.stage][segment.kind] = run
-  end
-  return stages
-end
 
 -- How the files of this engine are kept.
 function Engine:file_opts(mode)
@@ -94,13 +74,19 @@ end
 function Engine:build(graph, training)
   local device = self.job.device or 'cpu'
   local shared = self.sharing
+  local plan = shared and shared:plan_for(graph)
+  if self.first then
+    others.check(shared, graph, plan, self.first_graph, { device = device,
+      embedded = self.embedded })
+  end
   local program = lower.lower(graph, {
-    device = device, plan = shared and shared:plan_for(graph), rank = shared and shared.rank,
+    device = device, plan = plan, rank = shared and shared.rank,
     first = self.first, embedded = self.embedded,
   })
   generate.tell(program)
   if shared and not self.shares then
-    self.first = program
+    self.first, self.first_graph = program, graph
+    self.first_addends, self.trainable = presence.addends(program), presence.trainable(self.model)
     self:take_parts(program)
   end
   local mode = training and 'training' or 'evaluation'
@@ -108,14 +94,17 @@ function Engine:build(graph, training)
   self.written[mode] = true
   self.paths[#self.paths + 1] = file.path
   local segments = program:segments()
-  if shared then shared:join(segments, program:groups()) end
+  if shared then shared:join(program:groups()) end
+  local addends, other
+  if shared and training then addends, other = presence.addends(program, self.first_addends) end
   local constants = {}
   for i, c in ipairs(program:constants()) do
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
   end
   return {
     stages = load_program(file.text, file.chunk, segments), tags = segments.tags,
-    lowered = program,
+    lowered = program, addends = addends, other = other, structure = graph:structure(),
+    tells = not shared or shared.stages:tells(segments.last_stage),
     context = { seed = self.job.seed or 0, step = 0, micro = 0, tag = 0, constants = constants },
   }
 end
@@ -173,7 +162,7 @@ function M.new(model, job, shared, opts)
   opts = opts or {}
   local self = setmetatable({
     model = model, job = job, written = {}, seeds = {}, paths = {}, embedded = opts.embedded,
-    take = opts.take,
+    take = opts.take, told = {}, -- by micro-batch: whether this rank is the one that tells its loss
   }, Engine)
   model:assign_paths()
   self.sharing = shared or sharing.new(job)
@@ -203,19 +192,14 @@ end
 function Engine:prepare(sample)
   if not self.sharing then return end
   self.template = sample
-  local args, n = sample_of.arguments(self.job, sample)
-  args.n = n
-  self.training:get(args, true)
+  self:prepared({ sample }, true)
 end
 
 --- Writes the program for samples of this kind, as far as it is not there yet.
 ---@param sample any
 ---@param training boolean
 function Engine:compile(sample, training)
-  local args, n = sample_of.arguments(self.job, sample)
-  args.n = n
-  local cache = training and self.training or self.evaluation
-  cache:get(args, training)
+  self:prepared({ sample }, training)
 end
 
 --- Forgets all gradients.
@@ -285,19 +269,37 @@ function Engine:context_of(program, step, k)
   return context
 end
 
--- Forward of a stage for micro-batch k, of the given weight or the one it tells itself; what
+-- What runs each micro-batch: its program and the arguments of forward. All ranks of a unit make
+-- programs together, so in the order of the micro-batches, before any of them runs.
+function Engine:prepared(samples, training)
+  local list, cache = {}, training and self.training or self.evaluation
+  for k, sample in ipairs(samples) do
+    local args, n = sample_of.arguments(self.job, sample)
+    args.n = n
+    list[k] = { sample = sample, args = args, n = n, program = cache:get(args, training),
+      micro = k - 1 }
+  end
+  return list
+end
+
+-- What this rank runs in a step: its micro-batches and, where units wait for each other, idle ones.
+function Engine:rounds(samples)
+  local items, shared = self:prepared(samples, true), self.sharing
+  if not (shared and shared.lockstep) then return items end
+  return lockstep.rounds(self, items)
+end
+
+-- Forward of a stage for a micro-batch, of the given weight or the one it tells itself; what
 -- backward needs is kept in the returned table. An idle one only keeps step with other units.
-function Engine:forward(sample, step, k, stage, idle, weight)
+function Engine:forward(item, step, stage, weight)
   launch.at_phase 'forward'
-  local args, n_args = sample_of.arguments(self.job, sample)
-  args.n = n_args
-  local program = self.training:get(args, true)
-  local inputs = self:inputs(args, n_args)
-  local pass = { program = program, saved = {}, inputs = inputs, step = step, micro = k,
-    stage = stage }
+  local program, sample, idle = item.program, item.sample, item.idle
+  local inputs = self:inputs(item.args, item.n)
+  local pass = { program = program, saved = {}, inputs = inputs, step = step, micro = item.micro,
+    stage = stage, idle = idle }
   local results = {
     C.run(program.stages[stage].F, self.tensors, pass.saved, self.contents, inputs,
-      self:context_of(program, step, k)),
+      self:context_of(program, step, item.micro)),
   }
   if idle then self.buffer_contents:drop() else self.buffer_contents:turn() end
   local loss = results[1]
@@ -378,36 +380,41 @@ function Engine:train_step(samples, context)
   self.buffer_contents:reset()
   if self.reducer then self.reducer:reset() end
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
+  self.told = {}
   local shared = self.sharing
   if shared then shared:check_samples(samples, context.step or 0) end
-  local count, backwards = shared and shared:rounds(#samples) or #samples, 0
-  local order = self:order(count)
+  local items, backwards = self:rounds(samples), 0
+  local order = self:order(#items)
   for _, action in ipairs(order) do
     if action.kind ~= 'F' then backwards = backwards + 1 end
   end
   for _, action in ipairs(order) do
-    local k = action.micro
-    local key = action.stage * count + k
+    local item = items[action.micro + 1]
+    local key, k = action.stage * #items + action.micro, item.micro + 1
     if action.kind == 'F' then
-      local idle = k >= #samples
-      passes[key] = self:forward(idle and self.template or samples[k + 1], context.step or 0, k,
-        action.stage, idle, context.weights and context.weights[k + 1])
+      passes[key] = self:forward(item, context.step or 0, action.stage,
+        context.weights and context.weights[k])
     else
       local pass = passes[key]
       backwards = backwards - 1
-      if shared and backwards == 0 and not context.unsummed then self.reducer:arm() end
+      if shared and backwards == 0 and not context.unsummed then
+        self.reducer:arm(pass.program.addends)
+      end
       self:backward(pass, action.kind, context.seed_of)
       if action.kind == 'W' or not pass.program.stages[action.stage].W then
         finish(pass)
         passes[key] = nil
-        if pass.loss and context.on_loss and k < #samples then
-          context.on_loss(k + 1, pass.loss, pass.rest)
+        if pass.loss and context.on_loss and not pass.idle then
+          context.on_loss(k, pass.loss, pass.rest)
         elseif pass.loss and not holds(pass.rest, pass.loss) then
           C.release(pass.loss)
         end
-        if pass.loss and k < #samples then
-          losses[k + 1], outputs[k + 1] = pass.value, pass.rest
-          if pass.n > 0 then total, weight = total + pass.n * pass.value, weight + pass.n end
+        if pass.loss and not pass.idle then
+          losses[k], outputs[k] = pass.value, pass.rest
+          if pass.n > 0 and pass.program.tells then
+            total, weight = total + pass.n * pass.value, weight + pass.n
+          end
+          self.told[k] = pass.program.tells
         end
       end
     end
@@ -416,7 +423,12 @@ function Engine:train_step(samples, context)
   -- Sums of gradients come first on all ranks: some have started in backward.
   if shared and not context.unsummed then self.reducer:finish() end
   self.buffer_contents:commit()
-  if shared then total, weight = unpack(shared:collect { total, weight }) end
+  if shared then
+    local other = 0
+    for _, item in ipairs(items) do other = item.program.other and 1 or other end
+    total, weight, other = unpack(shared:over_all { total, weight, other })
+    if other > 0 and not context.unsummed then presence.settle(self) end
+  end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
 end
@@ -432,29 +444,41 @@ function Engine:stages_of(micro)
   return list
 end
 
+-- Runs the stages of this rank on a micro-batch of evaluation and returns what forward returns.
+function Engine:evaluate(item, step, micro)
+  local own, results = item.program.context, {}
+  own.seed, own.step, own.micro, own.tag = self.job.seed or 0, step, micro, 0
+  local inputs = self:inputs(item.args, item.n)
+  for _, stage in ipairs(self:stages_of(micro)) do
+    local made = {
+      C.run(item.program.stages[stage].F, self.tensors, {}, self.contents, inputs, own),
+    }
+    if made[1] ~= nil then results = made end
+  end
+  return results
+end
+
 --- What forward returns for a sample in evaluation mode; nothing where another rank makes it.
 ---@param sample any
 ---@param context { step: integer, micro: integer }
 ---@return any ...
 function Engine:infer(sample, context)
-  local args, n_args = sample_of.arguments(self.job, sample)
-  args.n = n_args
-  local program = self.evaluation:get(args, false)
-  local own = program.context
-  own.seed, own.step = self.job.seed or 0, context.step or 0
-  own.micro, own.tag = context.micro or 0, 0
-  local inputs, results = self:inputs(args, n_args), {}
-  for _, stage in ipairs(self:stages_of(own.micro)) do
-    local made = {
-      C.run(program.stages[stage].F, self.tensors, {}, self.contents, inputs, own),
-    }
-    if made[1] ~= nil then results = made end
+  local items, shared = self:prepared({ sample }, false), self.sharing
+  local micro, results = context.micro or 0, {}
+  if shared and shared.lockstep then items = lockstep.evaluation(self, items[1]) end
+  for _, item in ipairs(items) do
+    local made = self:evaluate(item, context.step or 0, micro)
+    if not item.idle then
+      results = made
+      self.told[micro + 1] = made[1] ~= nil and item.program.tells
+    end
   end
   comm.flush()
   return unpack(results)
 end
 
---- Loss of one micro-batch of the evaluation data, without gradients.
+--- Loss of one micro-batch of the evaluation data, without gradients; of the ranks of a unit that
+--- make it one has its weight, the others 0.
 ---@param sample any
 ---@param context { step: integer, micro: integer }
 ---@return number loss, number weight, any[] outputs
@@ -462,7 +486,7 @@ function Engine:eval_step(sample, context)
   local results = { self:infer(sample, context) }
   if not results[1] then return 0, 0, {} end -- another rank makes the loss
   sample_of.check_loss(results[1])
-  local n = sample_of.weight(sample, results[2])
+  local n = self.told[(context.micro or 0) + 1] and sample_of.weight(sample, results[2]) or 0
   return n > 0 and results[1]:item() or 0, n, { select(2, unpack(results)) }
 end
 

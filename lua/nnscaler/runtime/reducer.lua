@@ -58,14 +58,14 @@ Reducer.__index = Reducer
 ---@return nnscaler.Reducer
 function M.new(options)
   local self = setmetatable({ places = options.places, device = options.device, buckets = {},
-    shares = {}, watch = {}, overlap = options.overlap,
+    shares = {}, in_bucket = {}, watch = {}, overlap = options.overlap,
     times = { steps = 0, moving = 0, under_way = 0, waited = 0 } }, Reducer)
   for _, share in ipairs(options.shares) do self.shares[share.name] = share end
   for i, bucket in ipairs(options.buckets) do
-    local own = { ranks = bucket.ranks, names = bucket.names, addends = 0 }
+    local own = { ranks = bucket.ranks, names = bucket.names }
     self.buckets[i] = own
     for _, name in ipairs(bucket.names) do
-      own.addends = own.addends + self.shares[name].addends
+      self.in_bucket[name] = true
       local place = self.places[name]
       self.watch[place.table] = self.watch[place.table] or {}
       self.watch[place.table][place.key] = function() self:count(own) end
@@ -95,14 +95,24 @@ function Reducer:sums()
   return list
 end
 
+--- Whether the gradient of a parameter is in a bucket.
+---@param name string
+---@return boolean
+function Reducer:knows(name) return self.in_bucket[name] == true end
+
 --- Call at the start of a step.
 function Reducer:reset()
-  watched, self.started = nil, 0
+  watched, self.started, self.absent = nil, 0, {}
 end
 
 --- Call before the last backward of a step.
-function Reducer:arm()
-  for _, bucket in ipairs(self.buckets) do bucket.left = bucket.addends end
+---@param addends table<string, integer> that it makes, by parameter; in another graph than the
+---  first there may be more or fewer
+function Reducer:arm(addends)
+  for _, bucket in ipairs(self.buckets) do
+    bucket.left = 0
+    for _, name in ipairs(bucket.names) do bucket.left = bucket.left + (addends[name] or 0) end
+  end
   watched = self.overlap and #self.buckets > 0 and self.watch or nil
 end
 
@@ -138,7 +148,7 @@ function Reducer:gradient(name)
   local gradient = place.table[place.key]
   if not gradient then
     gradient = tensor.zeros(share.shape, { dtype = share.dtype, device = self.device })
-    place.table[place.key] = gradient
+    place.table[place.key], self.absent[name] = gradient, true
   end
   return gradient
 end

@@ -6,6 +6,7 @@ local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local rank_zero = require 'nnscaler.runtime.first'
 local groups = require 'nnscaler.runtime.comm'
+local others = require 'nnscaler.runtime.others'
 local policies = require 'nnscaler.policies'
 local sorted = require 'nnscaler.sorted'
 local stages = require 'nnscaler.runtime.stages'
@@ -80,11 +81,15 @@ function M.make_plan(graph, job, world, beat)
   })
 end
 
---- Makes the plan of the first training graph on rank 0, for all.
+--- The plan for a graph: of the first one, rank 0 makes it for all; see others.plan.
 ---@param graph userdata nnscaler.Graph
 ---@return userdata plan
 function Sharing:plan_for(graph)
-  if self.plan then return self.plan end
+  if self.plan then
+    return others.plan(self, graph, function(beat)
+      return M.make_plan(graph, self.job, self, beat)
+    end)
+  end
   local text = rank_zero.run(self.everybody, self.rank, function(beat)
     self.plan = M.make_plan(graph, self.job, self, beat)
     return self.plan:json()
@@ -103,11 +108,9 @@ function Sharing:plan_for(graph)
   return self.plan
 end
 
---- Makes ready for a program of the plan: its groups, and who tells the loss.
----@param segments { last_stage: integer }
+--- Makes ready for a program of the plan: joins its groups.
 ---@param ranks integer[][] groups of the program, in the order that all ranks agree on
-function Sharing:join(segments, ranks)
-  self.reports = self.stages:tells(segments.last_stage)
+function Sharing:join(ranks)
   for _, group in ipairs(ranks) do groups.group(group) end
 end
 
@@ -186,15 +189,6 @@ function Sharing:over_all(numbers, how)
   return groups.group(self.everybody):all_reduce(t, how or 'sum'):tolist()
 end
 
---- How many micro-batches every scale unit runs: as many as the one that has most of them, where
---- units wait for each other.
----@param own integer micro-batches of this unit
----@return integer
-function Sharing:rounds(own)
-  if not self.lockstep then return own end
-  return self:over_all({ own }, 'max')[1]
-end
-
 --- Waits for all ranks.
 function Sharing:barrier() groups.group(self.everybody):barrier() end
 
@@ -252,15 +246,6 @@ function Sharing:part(name, whole)
   if not leaf.start then return whole end
   for d, start in ipairs(leaf.start) do whole = whole:narrow(d - 1, start, leaf.shape[d]) end
   return whole:contiguous()
-end
-
---- Sums numbers over the scale units; in a unit those of one rank count that makes the loss.
----@param numbers number[]
----@return number[]
-function Sharing:collect(numbers)
-  local mine = {}
-  for i, x in ipairs(numbers) do mine[i] = self.reports and x or 0 end
-  return self:over_all(mine)
 end
 
 return M

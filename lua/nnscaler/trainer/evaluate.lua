@@ -34,7 +34,7 @@ function M.run(t)
     if not idle then hooks:fire('on_val_step_end', t, outputs) end
     if n > 0 and not idle then total, weight = total + n * loss, weight + n end
   end
-  if t.sharing then total, weight = unpack(t.sharing:collect { total, weight }) end
+  if t.sharing then total, weight = unpack(t.sharing:over_all { total, weight }) end
   if weight == 0 then
     fail('data', 'trainer.evaluate', ('the %d micro-batches of validation data hold no label that '
       .. 'counts; expected at least one'):format(count))

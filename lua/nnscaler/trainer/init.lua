@@ -41,7 +41,8 @@ function M.new(job)
   return setmetatable({
     args = job, rank = 0, world_size = 1, units = 1, unit = 0,
     seed = job.seed or 0, step = 0, epoch = 0, epoch_step = 0,
-    best_loss = math.huge, log = log.logger 'nnscaler.trainer', loggers = {}, hooks = hooks.new(),
+    asked = {}, best_loss = math.huge,
+    log = log.logger 'nnscaler.trainer', loggers = {}, hooks = hooks.new(),
   }, Trainer)
 end
 
@@ -53,11 +54,21 @@ function Trainer:say(level, text, ...)
   self.log[level](text, ...)
 end
 
---- Ends training at the next step boundary.
+--- Ends training at the end of the step, on all ranks, whichever of them calls it.
 ---@param reason? string said in the log
 function Trainer:stop(reason)
   self.stop_reason = reason or ('Stopped by trainer:stop() after %d steps.'):format(self.step)
 end
+
+--- Saves a checkpoint at the end of the step; any rank may ask for it.
+function Trainer:save() self.asked.save = true end
+
+--- Evaluates at the end of the step; any rank may ask for it.
+function Trainer:evaluate() self.asked.evaluate = true end
+
+--- Leaves out the update of this step: its gradients are dropped, weights and optimizer stay as
+--- they are. Any rank may ask for it, before the hook before_optimizer_step.
+function Trainer:skip() self.asked.skip = true end
 
 --- Gives metrics to the loggers.
 ---@param metrics table<string, number>

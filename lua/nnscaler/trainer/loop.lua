@@ -1,21 +1,13 @@
 --- The loop over epochs and steps, and what is decided after each step: evaluate, save, stop.
 local batches = require 'nnscaler.trainer.batches'
+local decisions = require 'nnscaler.trainer.decisions'
 local evaluate = require 'nnscaler.trainer.evaluate'
-local process = require 'nnscaler._C.process'
 local saver = require 'nnscaler.trainer.saver'
 local step = require 'nnscaler.trainer.step'
 
 local M = {}
 
 local signal_names = { [2] = 'SIGINT', [15] = 'SIGTERM' }
-
--- The signal that came, on any rank: all stop at the same step.
-local function pending_signal(t)
-  local signal = process.pending_signal()
-  if not t.sharing then return signal end
-  local any = t.sharing:over_all({ signal or 0 }, 'max')[1]
-  return any > 0 and any or nil
-end
 
 -- Why the run ends here, in words, or nil.
 local function reason_to_stop(t)
@@ -39,20 +31,25 @@ end
 
 local function is_multiple(value, n) return n ~= nil and value % n == 0 end
 
--- Evaluates and saves what is due after a step or at the end of the run; evaluation comes first.
+-- Evaluates and saves what is due after a step or at the end of the run, or was asked for;
+-- evaluation comes first. Returns whether it did anything.
 local function evaluate_and_save(t, epoch_ended, last)
   local args, checkpoint = t.args, t.args.checkpoint
   local epochs = epoch_ended and t.epoch or nil -- epochs done
   local by_steps, by_epochs = checkpoint.every_n_train_steps, checkpoint.every_n_epochs
   if not by_steps and not by_epochs then by_epochs = 1 end
+  local asked = t.asked
   local save = not checkpoint.no_save and t.saved_step ~= t.step and t.step > 0
-    and (last or is_multiple(t.step, by_steps)
+    and (last or asked.save or is_multiple(t.step, by_steps)
       or (epochs ~= nil and is_multiple(epochs, by_epochs)))
   local due = is_multiple(t.step, args.val_every_n_train_steps)
     or (epochs ~= nil and is_multiple(epochs, args.val_every_n_epochs)) or save or last
+    or asked.evaluate
+  asked.save, asked.evaluate = false, false
   -- Who sends a signal waits for the end: save at once.
   if due and not t.signal and t.validated_step ~= t.step and t.step > 0 then evaluate.run(t) end
   if save then saver.save(t) end
+  return due or save
 end
 
 local function after_step(t, metrics, result)
@@ -62,7 +59,7 @@ local function after_step(t, metrics, result)
   t.history:add_train(t.step, metrics.train_loss)
   t:log_metrics(metrics, 'train')
   hooks:fire('on_step_end', t, t.step, metrics, result)
-  t.signal = t.signal or pending_signal(t)
+  decisions.agree(t)
   local reason = reason_to_stop(t)
   local epoch_ended = t.epoch_step == t.span.steps_per_epoch
   t.progress:show(t.epoch, t.epoch_step, t.step, metrics, reason ~= nil or epoch_ended)
@@ -70,11 +67,13 @@ local function after_step(t, metrics, result)
     hooks:fire('on_epoch_end', t, t.epoch)
     t.epoch, t.epoch_step = t.epoch + 1, 0
   end
-  evaluate_and_save(t, epoch_ended, reason ~= nil)
-  if not reason then -- a hook or a signal during evaluation
-    t.signal = t.signal or pending_signal(t)
+  local worked = evaluate_and_save(t, epoch_ended, reason ~= nil)
+  if not reason and (worked or epoch_ended) then -- a hook or a signal meanwhile
+    decisions.agree(t)
     reason = reason_to_stop(t)
-    if reason then evaluate_and_save(t, epoch_ended, true) end
+    if reason or t.asked.save or t.asked.evaluate then
+      evaluate_and_save(t, epoch_ended, reason ~= nil)
+    end
   end
   t:end_step()
   return reason, epoch_ended
@@ -95,6 +94,7 @@ function M.run(t)
   t.epoch, t.epoch_step = batches.position(t.span, t.step)
   t.hooks:fire('on_train_start', t)
   t:say('info', 'Training...')
+  decisions.agree(t)
   local reason, new_epoch = reason_to_stop(t), true
   while not reason do
     if new_epoch then t.hooks:fire('on_epoch_start', t, t.epoch) end

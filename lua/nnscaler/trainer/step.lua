@@ -1,6 +1,7 @@
 --- One training step: zero, forward and backward of the micro-batches, scale, clip, update.
 local base = require 'nnscaler._C.base'
 local batches = require 'nnscaler.trainer.batches'
+local decisions = require 'nnscaler.trainer.decisions'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.trainer.format'
 local launch = require 'nnscaler._C.launch'
@@ -52,6 +53,10 @@ local function update(t, result)
   local usable = is_usable(t, result.loss, gnorm)
   if usable then optimizer:clip(gnorm, t.args.optimizer.clip_gnorm or 0) end
   hooks:fire('after_gnorm_clip', t, gnorm)
+  if decisions.skips(t) then
+    t:say('info', 'step %d: no update, as a hook has asked', t.step + 1)
+    usable = false
+  end
   if usable then
     hooks:fire('before_optimizer_step', t)
     optimizer:step(lr)

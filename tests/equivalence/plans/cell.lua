@@ -101,7 +101,7 @@ local function run_plan(cell, dtype)
   if shared then
     got.sent, got.expected = sent[1], expected_bytes(cell, program, #mine[1])
     if cell.evaluate then
-      got.evaluation = shared:collect(evaluate(program, mine[1], shared.unit, shared.units))
+      got.evaluation = shared:over_all(evaluate(program, mine[1], shared.unit, shared.units))
     end
   end
   return program, got

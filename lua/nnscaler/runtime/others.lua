@@ -1,0 +1,69 @@
+--- Graphs after the first one under a plan: evaluation, other shapes, other operators. Their
+--- programs use weights where the first graph has put them, and are checked before they run.
+local core = require 'nnscaler._C.plan'
+local log = require('nnscaler.log').logger 'nnscaler.program'
+local lower = require 'nnscaler._C.lower'
+local rank_zero = require 'nnscaler.runtime.first'
+
+local M = {}
+
+-- Programs of more ranks are not made for the check.
+local kMostChecked = 64
+
+-- What the policy says of a graph, in the stages and on the devices of the plan; '' where it says
+-- nothing that fits them.
+local function ask_policy(plan, make)
+  local ok, made = pcall(make)
+  local why = not ok and (type(made) == 'table' and made.message or tostring(made))
+  local fitting = ok and plan:with_operators(made)
+  if fitting then return fitting:json() end
+  log.info('the policy has no plan for another graph of the model (%s): operators that the plan '
+    .. 'does not know run with what makes their operands', why or 'its stages lie elsewhere')
+  return ''
+end
+
+--- The plan for another graph of the model: the same where it knows the operators, else what its
+--- policy says of this graph. A collective of the unit.
+---@param shared nnscaler.Sharing
+---@param graph userdata
+---@param make fun(beat: fun()): userdata runs the policy
+---@return userdata plan
+function M.plan(shared, graph, make)
+  local plan = shared.plan
+  if not graph:training() or plan:knows(graph) then return plan end
+  local text = rank_zero.run(shared.together, shared.rank, function(beat)
+    return ask_policy(plan, function() return make(beat) end)
+  end, shared.beat_s)
+  return text == '' and plan or core.from_json(text)
+end
+
+-- Programs of a graph on all ranks, compared with each other.
+local function check(shared, graph, plan, first, opts, beat)
+  local programs = {}
+  for rank = 0, shared.runtime_ngpus - 1 do
+    local function program_of(what, under, before)
+      return lower.lower(what, { device = opts.device, embedded = opts.embedded, plan = under,
+        rank = rank, first = before })
+    end
+    programs[rank + 1] = program_of(graph, plan, program_of(first, shared.plan))
+    beat()
+  end
+  lower.check_ranks(programs, plan)
+end
+
+--- Checks the programs of a graph on all ranks against each other: the first rank of each scale
+--- unit does, the others wait for it. A collective of the unit.
+---@param shared nnscaler.Sharing
+---@param graph userdata
+---@param plan userdata of the graph
+---@param first userdata the first graph, under shared.plan
+---@param opts { device: string, embedded?: boolean }
+function M.check(shared, graph, plan, first, opts)
+  if shared.plan_ngpus == 1 or shared.runtime_ngpus > kMostChecked then return end
+  rank_zero.run(shared.together, shared.rank, function(beat)
+    check(shared, graph, plan, first, opts, beat)
+    return ''
+  end, shared.beat_s)
+end
+
+return M
