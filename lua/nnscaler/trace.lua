@@ -169,12 +169,20 @@ end
 local Cache = {}
 Cache.__index = Cache
 
+-- What was built of an equal graph: arguments or fields differ in what forward does not read.
+function Cache:known(hash)
+  for _, key in ipairs(sorted_keys(self.entries)) do
+    if self.entries[key].hash == hash then return self.entries[key].value end
+  end
+end
+
 --- What `build` made of the graph for these arguments; traces at the first use of their shapes.
 ---@param args table arguments of forward
 ---@param training boolean
 ---@return any
 function Cache:get(args, training)
   local key = M.key(args, training, self.loss == false)
+  if self.version then key = key .. self.version() end
   local entry = self.entries[key]
   self.clock = self.clock + 1
   if entry then
@@ -197,8 +205,9 @@ function Cache:get(args, training)
                                         arg_names = self.arg_names, loss = self.loss }))
   end
   local graph = self.obtain and self.obtain(key, make) or make()
-  local value = self.build(graph)
-  self.entries[key] = { value = value, used = self.clock }
+  local hash = graph:hash()
+  local value = self:known(hash) or self.build(graph)
+  self.entries[key] = { value = value, used = self.clock, hash = hash }
   self.count = self.count + 1
   log.info('%s specialised to %s in %.0f ms (%d in use)', self.name, key,
     (base.clock() - start) * 1000, self.count)
@@ -212,6 +221,7 @@ end
 ---@field name? string
 ---@field arg_names? string[]
 ---@field loss? boolean as trace takes it
+---@field version? fun(): string tells states of the model apart; '' at first
 
 --- Keeps what is made of a model's graphs, one for each shape of its arguments and each mode.
 ---@param model table
@@ -221,7 +231,7 @@ function M.cache(model, opts)
   opts = opts or {}
   return setmetatable({
     model = model, build = opts.build or function(graph) return graph end, limit = opts.limit or 16,
-    obtain = opts.obtain,
+    obtain = opts.obtain, version = opts.version,
     name = opts.name or (type(model) == 'table' and model.class_name) or 'model',
     arg_names = opts.arg_names, loss = opts.loss, entries = {}, count = 0, clock = 0,
   }, Cache)

@@ -10,6 +10,15 @@ namespace nns::lower {
 
 using graph::Node;
 
+namespace {
+
+// zeros_like, new_full, …
+bool reads_shape_alone(std::string_view op) {
+  return op.starts_with("aten::new_") || op.substr(0, op.rfind('.')).ends_with("_like");
+}
+
+}  // namespace
+
 std::vector<bool> depends_on(const graph::Graph& graph, int buffer) {
   std::vector<bool> depends(graph.values.size());
   depends[static_cast<size_t>(buffer)] = true;
@@ -17,7 +26,7 @@ std::vector<bool> depends_on(const graph::Graph& graph, int buffer) {
     const auto inputs = graph::inputs_of(node);
     const bool any = std::any_of(inputs.begin(), inputs.end(),
                                  [&](int id) { return depends[static_cast<size_t>(id)]; });
-    if (!any) continue;
+    if (!any || reads_shape_alone(node.op)) continue;
     const annotate::CallView call(graph, node);
     const auto reads = [&](const char* name) {
       const graph::Arg* arg = call.find(name);
@@ -66,9 +75,10 @@ class Kept {
       if (!before || !momentum) return std::nullopt;
       return *before * (1 - *momentum);
     }
-    // Element by element: what is summed or repeated on the way is no such form.
-    if (v.type.shape != graph_.value({buffer_}).type.shape || !is_floating(v.type.dtype))
-      if (!is_count(op, v.type)) return std::nullopt;
+    // Element by element, also through views: what is summed or repeated on the way is no such
+    // form.
+    if (numel(v.type.shape) != numel(graph_.value({buffer_}).type.shape)) return std::nullopt;
+    if (!is_floating(v.type.dtype) && !is_count(op, v.type)) return std::nullopt;
     return linear(call, op);
   }
 

@@ -60,7 +60,50 @@ void push_kind(lua_State* L, Door&, Box& box) {
                          : box.traced    ? "traced"
                                          : "real");
 }
+// In a run of several ranks parameters have no values of their own: the engine says what this rank
+// holds of them. Key of the registry's table: address of a parameter → { parameter, tensor }.
+constexpr const char* kHeld = "nnscaler.held";
+
+// Pushes what this rank holds of a parameter; pushes nothing where the engine has said nothing.
+bool push_held(lua_State* L, const Box& box) {
+  if (!box.parameter || box.parameter->data.defined()) return false;
+  luaL_newmetatable(L, kHeld);
+  lua_pushlightuserdata(L, box.parameter.get());
+  lua_rawget(L, -2);
+  lua_remove(L, -2);
+  if (lua_istable(L, -1)) {
+    lua_rawgeti(L, -1, 2);
+    lua_remove(L, -2);
+    return true;
+  }
+  lua_pop(L, 1);
+  return false;
+}
+
+// (parameter, tensor [, where it begins in the whole]): `data` of the parameter shows the tensor.
+int hold(lua_State* L) {
+  const std::shared_ptr<Parameter> p = check_box(L, 1).parameter;
+  if (!p) fail(ErrorKind::model, "[tensor.parameter] hold of a plain tensor; expected a parameter");
+  check_real(L, 2);
+  p->whole = p->type.shape;
+  p->start = lua_isnoneornil(L, 3) ? Shape(p->whole.size()) : script::check_ints(L, 3);
+  luaL_newmetatable(L, kHeld);
+  lua_pushlightuserdata(L, p.get());
+  lua_createtable(L, 2, 0);
+  for (int i : {1, 2}) {
+    lua_pushvalue(L, i);
+    lua_rawseti(L, -2, i);
+  }
+  lua_rawset(L, -3);
+  return 0;
+}
+
 void push_data(lua_State* L, Door& door, Box& box) {
+  if (push_held(L, box)) {
+    const at::Tensor held = check_real(L, lua_gettop(L)).detach();
+    lua_pop(L, 1);
+    return push(L, door, held);
+  }
   if (box.parameter && !box.parameter->data.defined()) return lua_pushnil(L);
   push(L, door, real_of(box).detach());
 }
@@ -78,9 +121,11 @@ void push_init(lua_State* L, Door&, Box& box) {
   }
 }
 
-// Of a part of a parameter; nil for others.
+// Of a part of a parameter, or of one of which this rank holds some; nil for others.
 void push_part(lua_State* L, const Box& box, Shape Parameter::* field) {
-  if (box.parameter == nullptr || !box.parameter->part) return lua_pushnil(L);
+  const bool held = push_held(L, box);
+  if (held) lua_pop(L, 1);
+  if (!held && (box.parameter == nullptr || !box.parameter->part)) return lua_pushnil(L);
   script::push_ints(L, (*box.parameter).*field);
 }
 
@@ -308,6 +353,16 @@ bool push_property(lua_State* L, Door& door, Box& box, std::string_view name) {
   return true;
 }
 
+// Writes what this rank holds of a parameter.
+void set_held(const Parameter& p, const at::Tensor& held, const at::Tensor& data) {
+  if (type_of(data) != type_of(held))
+    fail(ErrorKind::model,
+         "[tensor.data] this rank holds {} of parameter '{}'; expected the same of its data, got "
+         "{}",
+         to_string(type_of(held)), p.path, to_string(type_of(data)));
+  held.detach().copy_(data.detach());
+}
+
 bool set_property(lua_State* L, Door&, Box& box, std::string_view name, int value) {
   if (name == "requires_grad") {
     set_requires_grad(box, script::check_boolean(L, value));
@@ -344,6 +399,11 @@ bool set_property(lua_State* L, Door&, Box& box, std::string_view name, int valu
       return true;
     }
     const at::Tensor& data = check_real(L, value);
+    if (push_held(L, box)) {
+      set_held(p, check_real(L, lua_gettop(L)), data);
+      lua_pop(L, 1);
+      return true;
+    }
     if (type_of(data) != p.type)
       fail(ErrorKind::model,
            "[tensor.data] parameter '{}' is {}; expected the same of its data, got {}", p.path,
@@ -357,6 +417,7 @@ bool set_property(lua_State* L, Door&, Box& box, std::string_view name, int valu
 
 void add_methods(lua_State* L) {
   script::set_functions(L, {{"size", guard<size>},
+                            {"_hold", guard<hold>},
                             {"dim", guard<dim>},
                             {"numel", guard<numel>},
                             {"stride", guard<stride>},

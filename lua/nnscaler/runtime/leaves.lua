@@ -3,6 +3,7 @@
 local buffers = require 'nnscaler.runtime.buffers'
 local reducer = require 'nnscaler.runtime.reducer'
 local store = require 'nnscaler.runtime.store'
+local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
 
@@ -60,14 +61,19 @@ function M.add_parts(engine)
   local parts = shared and shared.parts
   M.add(engine, function(name, parameter)
     local part = parts and parts[name]
-    if parts and not part then return nil end -- of another stage
+    if parts and not part then -- of another stage
+      if not engine.take then weights.show(shared, parameter) end
+      return nil
+    end
     local shape = part and part.shape or parameter.shape
     local start = part and part.start
     if not start then
       start = {}
       for d = 1, #shape do start[d] = 0 end
     end
-    return take(engine, parameter, start, shape)
+    local data = take(engine, parameter, start, shape)
+    if shared and not engine.take then weights.show(shared, parameter, data, start) end
+    return data
   end)
   if not shared then return end
   engine.reducer = reducer.new {

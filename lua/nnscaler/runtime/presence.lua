@@ -1,6 +1,8 @@
 --- Which parameters a step has gradients of, where graphs after the first one read other weights:
 --- all ranks treat a parameter alike, as one device does.
 local C = require 'nnscaler._C.runtime'
+local fields = require 'nnscaler.runtime.fields'
+local groups = require 'nnscaler.runtime.comm'
 local reducer = require 'nnscaler.runtime.reducer'
 local tensor = require 'nnscaler.tensor'
 
@@ -47,6 +49,9 @@ end
 --- not know. A collective of all ranks.
 ---@param engine nnscaler.ProgramEngine after the reducer has finished
 function M.settle(engine)
+  local version = engine.fields and engine.fields.current or ''
+  local everybody = engine.sharing.everybody
+  fields.compare(groups.group(everybody):exchange(version), everybody)
   local sums, places, shared = engine.reducer, engine.places, engine.sharing
   local any = M.agree(shared, engine.trainable, function(name)
     local place = places[name]

@@ -2,6 +2,7 @@
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
 local comm = require 'nnscaler.runtime.comm'
+local fields = require 'nnscaler.runtime.fields'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
 local leaves = require 'nnscaler.runtime.leaves'
@@ -173,9 +174,12 @@ function M.new(model, job, shared, opts)
     leaves.add(self)
   end
   self.names = opts.arg_names or model.forward_arg_names or {}
+  -- Only hooks change a model in a run.
+  self.fields = job.hook and fields.new(model)
+  local version = self.fields and function() return self.fields:version() end
   local function cache(training)
     return trace.cache(model, {
-      arg_names = self.names, loss = not self.embedded,
+      arg_names = self.names, loss = not self.embedded, version = version,
       build = function(graph) return self:build(graph, training) end,
       obtain = function(shapes, make)
         return self:graph_for(training and 'training' or 'evaluation', shapes, make)
@@ -382,7 +386,9 @@ function Engine:train_step(samples, context)
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   self.told = {}
   local shared = self.sharing
-  if shared then shared:check_samples(samples, context.step or 0) end
+  if shared then
+    shared:check_samples(samples, context.step or 0, self.fields and self.fields:version())
+  end
   local items, backwards = self:rounds(samples), 0
   local order = self:order(#items)
   for _, action in ipairs(order) do
@@ -424,7 +430,7 @@ function Engine:train_step(samples, context)
   if shared and not context.unsummed then self.reducer:finish() end
   self.buffer_contents:commit()
   if shared then
-    local other = 0
+    local other = self.fields and self.fields.current ~= '' and 1 or 0
     for _, item in ipairs(items) do other = item.program.other and 1 or other end
     total, weight, other = unpack(shared:over_all { total, weight, other })
     if other > 0 and not context.unsummed then presence.settle(self) end

@@ -4,6 +4,7 @@ local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
+local fields = require 'nnscaler.runtime.fields'
 local rank_zero = require 'nnscaler.runtime.first'
 local groups = require 'nnscaler.runtime.comm'
 local others = require 'nnscaler.runtime.others'
@@ -158,7 +159,8 @@ local function shapes_told(text) return text and text:match '^[^\n]*' or 'none' 
 --- or, compared in the first three steps and in every hundredth, with other contents.
 ---@param samples any[] of this step
 ---@param step integer
-function Sharing:check_samples(samples, step)
+---@param version? string of the model's fields
+function Sharing:check_samples(samples, step, version)
   if self.plan_ngpus == 1 then return end
   local contents = step < 3 or step % 100 == 0
   local mine, hash = {}, require('nnscaler._C.train').fingerprint
@@ -166,7 +168,14 @@ function Sharing:check_samples(samples, step)
     mine[k] = told(sample, shape_of)
     if contents then mine[k] = mine[k] .. '\n' .. base.hash(told(sample, hash)) end
   end
-  local all = groups.group(self.together):exchange(base.json_encode(mine))
+  local all = groups.group(self.together):exchange(base.json_encode {
+    version = version or '', samples = base.json_encode(mine) })
+  local versions = {}
+  for r, text in ipairs(all) do
+    local said = base.json_decode(text)
+    all[r], versions[r] = said.samples, said.version
+  end
+  fields.compare(versions, self.together)
   for r, text in ipairs(all) do
     if text ~= all[1] then
       local first, theirs, k = base.json_decode(all[1]), base.json_decode(text), 1

@@ -1,6 +1,8 @@
---- Weights from one rank to those that hold the same: broadcast_weights.
+--- Weights from one rank to those that hold the same (broadcast_weights), and as hooks see them.
 local base = require 'nnscaler._C.base'
+local door = require 'nnscaler._C.tensor'
 local groups = require 'nnscaler.runtime.comm'
+local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
@@ -29,6 +31,33 @@ function M.broadcast(shared, leaves)
       groups.group(holders[key]):broadcast(data[key]:detach(), 0)
     end
   end
+end
+
+-- Parameter → the sharing of the run that it belongs to.
+local shared_by = setmetatable({}, { __mode = 'k' })
+
+--- Shows a parameter or buffer of the model in a run of several ranks: `data` is what this rank
+--- holds of it, no elements where that is nothing, and `full()` is all of it.
+---@param shared nnscaler.Sharing
+---@param parameter nnscaler.Tensor of the model
+---@param part nnscaler.Tensor|nil
+---@param start integer[]|nil
+function M.show(shared, parameter, part, start)
+  if not part then
+    local shape = parameter.shape
+    shape[1] = 0
+    part = tensor.zeros(shape, { dtype = parameter.dtype })
+  end
+  parameter:_hold(part, start)
+  shared_by[parameter] = shared
+end
+
+--- The whole of a parameter, which this rank may hold nothing of. A collective of all ranks.
+function door.full_of(parameter)
+  local shared, data = shared_by[parameter], parameter.data
+  if not shared then return data end
+  local whole = shared:full(parameter.path, shared.parts[parameter.path] and data)
+  return whole:detach()
 end
 
 return M

@@ -59,6 +59,13 @@ return function(C)
   } do
     methods[entry[1]] = function(x) return aten.to(x, entry[2]) end
   end
+
+  --- The whole of a parameter or buffer of which this rank holds a part (`data`). In a run of
+  --- several ranks a collective: every rank calls it, in the same order.
+  function methods.full(x)
+    if x.kind ~= 'parameter' then return x end
+    return C.full_of and C.full_of(x) or x.data
+  end
   function methods.cpu(x) return aten.to(x, { device = 'cpu' }) end
   function methods.cuda(x) return aten.to(x, { device = 'cuda' }) end
 end

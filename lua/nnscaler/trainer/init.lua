@@ -3,6 +3,7 @@
 --- Files: setup (makes everything), loop (epochs, and what follows a step), step, evaluate, saver
 --- (checkpoints), resume, batches (sizes and positions), progress, history, format.
 local base = require 'nnscaler._C.base'
+local fail = require 'nnscaler.fail'
 local hooks = require 'nnscaler.hooks'
 local log = require 'nnscaler.log'
 local loop = require 'nnscaler.trainer.loop'
@@ -61,7 +62,13 @@ function Trainer:stop(reason)
 end
 
 --- Saves a checkpoint at the end of the step; any rank may ask for it.
-function Trainer:save() self.asked.save = true end
+function Trainer:save()
+  if self.args.checkpoint.no_save then
+    fail('usage', 'trainer.save', 'trainer:save() in a run with checkpoint.no_save',
+      'leave out checkpoint.no_save')
+  end
+  self.asked.save = true
+end
 
 --- Evaluates at the end of the step; any rank may ask for it.
 function Trainer:evaluate() self.asked.evaluate = true end

@@ -70,6 +70,7 @@ end
 ---@return table<string, number> metrics, table aggregated what the engine returned
 function M.run(t)
   local hooks, started = t.hooks, base.clock()
+  t.asked.skip = false
   launch.at_step(t.step + 1)
   hooks:fire('on_step_start', t, t.step + 1)
   hooks:fire('before_zero_grad', t)
