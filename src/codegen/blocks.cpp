@@ -1,13 +1,19 @@
 // Functions of repeated blocks, and the loops that call them.
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 
 #include "codegen/file.h"
+#include "codegen/lists.h"
 #include "codegen/literals.h"
 #include "lower/uses.h"
 
 namespace nns::codegen {
+namespace {
+
+constexpr size_t kMostArguments = 60;  // of a function of ours, and results; more go in a table
+
+}  // namespace
 
 std::vector<FileWriter::Run> FileWriter::runs_of(const Segment& segment) {
   std::vector<Run> runs;
@@ -28,7 +34,9 @@ Body& FileWriter::body_of(const Segment& segment, const Run& run) {
   if (const auto it = bodies_.find(first.body); it != bodies_.end()) return it->second;
   Body& body = bodies_[first.body];
   body.name = body_names_.fresh(fmt::format("{}_{}", last_part(list_of(first.path)), segment.name));
-  const BlockSlots s = block_slots(segment, first);
+  const BlockSlots& s = block_slots(segment, first);
+  body.arguments_in_table = s.externals.size() > kMostArguments;
+  body.results_in_table = s.results.size() > kMostArguments;
   FunctionWriter w(program_, operators_, groups_, first.path, reserved_);
 
   std::map<int, std::string> fields;  // that this body keeps
@@ -44,9 +52,14 @@ Body& FileWriter::body_of(const Segment& segment, const Run& run) {
         continue;
       }
     }
-    const std::string name = w.declare(slot);
     body.arguments.push_back(k);
-    arguments += ", " + name;
+    std::string name = fmt::format("given[{}]", body.arguments.size());
+    if (body.arguments_in_table) {
+      w.bind(slot, name);
+    } else {
+      name = w.declare(slot);
+      arguments += ", " + name;
+    }
     if (fields.contains(s.number.at(slot))) {
       w.need("s");
       first_lines.push_back(fmt::format("{} = {}", fields.at(s.number.at(slot)), name));
@@ -58,9 +71,12 @@ Body& FileWriter::body_of(const Segment& segment, const Run& run) {
         it != fields.end() &&
         std::find(s.externals.begin(), s.externals.end(), slot) == s.externals.end())
       w.store(slot, it->second);
-  for (size_t i = first.first; i < first.last; ++i) w.statement(segment.instrs[i]);
-  std::string results;
-  for (int slot : s.results) results += (results.empty() ? "" : ", ") + w.expression(slot);
+  if (body.arguments_in_table) arguments = ", given";
+  write_instrs(segment, first.first, first.last, w);
+  std::vector<std::string> made;
+  for (int slot : s.results) made.push_back(w.expression(slot));
+  const std::string results =
+      body.results_in_table ? list_text(made) : fmt::format("{}", fmt::join(made, ", "));
   if (!results.empty()) w.raw(wrap("return " + results, kWidth, "    "));
 
   std::string tables;
@@ -85,7 +101,7 @@ std::optional<std::vector<std::optional<size_t>>> FileWriter::carried(const Segm
                                                                       const Run& run,
                                                                       const Body& body) {
   const size_t n = run.last - run.first;
-  if (n < 2) return std::nullopt;
+  if (n < 2 || body.arguments_in_table || body.results_in_table) return std::nullopt;
   const int64_t step = std::stoll(last_part(segment.blocks[run.first + 1].path)) -
                        std::stoll(last_part(segment.blocks[run.first].path));
   std::vector<BlockSlots> shapes;
@@ -159,7 +175,13 @@ std::string FileWriter::call_text(const Body& body, const std::string& list,
   std::string text;
   for (const std::string& table : body.tables)
     text += (text.empty() ? "" : ", ") + table_argument(table, list, index, w);
-  for (const std::string& argument : arguments) text += (text.empty() ? "" : ", ") + argument;
+  const auto add = [&](const std::string& argument) {
+    text += (text.empty() ? "" : ", ") + argument;
+  };
+  if (body.arguments_in_table)
+    add(list_text(arguments));
+  else
+    for (const std::string& argument : arguments) add(argument);
   return fmt::format("block.{}({})", body.name, text);
 }
 
@@ -180,8 +202,8 @@ void FileWriter::write_run(const Segment& segment, const Run& run, FunctionWrite
     return known ? fmt::format("{} = {} or {{}}", place, place) : place + " = {}";
   };
   const auto sources = carried(segment, run, body);
-  const BlockSlots first = block_slots(segment, segment.blocks[run.first]);
-  const BlockSlots last = block_slots(segment, segment.blocks[run.last - 1]);
+  const BlockSlots& first = block_slots(segment, segment.blocks[run.first]);
+  const BlockSlots& last = block_slots(segment, segment.blocks[run.last - 1]);
   if (!sources) {
     for (size_t k = run.first; k < run.last; ++k)
       write_single(segment, segment.blocks[k], body,
@@ -198,14 +220,14 @@ void FileWriter::write_run(const Segment& segment, const Run& run, FunctionWrite
       continue;
     }
     const std::string name = w.declare(last.results[*(*sources)[a]]);
-    w.raw(fmt::format("local {} = {}", name, begin));
+    w.raw(fmt::format("{} = {}", FunctionWriter::declaration(name), begin));
     variables[*(*sources)[a]] = name;
     arguments.push_back(name);
   }
   for (size_t r = 0; r < variables.size(); ++r)
     if (variables[r].empty()) {
       variables[r] = w.declare(last.results[r]);
-      w.raw("local " + variables[r]);
+      if (!variables[r].starts_with("rest.")) w.raw("local " + variables[r]);
     }
   const std::string from = last_part(segment.blocks[run.first].path);
   const std::string to = last_part(segment.blocks[run.last - 1].path);
@@ -224,21 +246,35 @@ void FileWriter::write_run(const Segment& segment, const Run& run, FunctionWrite
 
 void FileWriter::write_single(const Segment& segment, const BlockRun& block, const Body& body,
                               const std::string& first_line, FunctionWriter& w) {
-  const BlockSlots s = block_slots(segment, block);
+  const BlockSlots& s = block_slots(segment, block);
   const std::string list = list_of(block.path), index = last_part(block.path);
   if (!first_line.empty()) w.raw(first_line);
   std::vector<std::string> arguments;
   for (size_t e : body.arguments) arguments.push_back(outer(segment, s.externals[e], w));
+  std::string left = result_text(body, s.results, w);
+  if (!left.empty()) left += " = ";
+  w.put_line(left + call_text(body, list, index, arguments, w));
+  if (!body.results_in_table) return;
+  for (int slot : s.results) store_top(segment, slot, w);
+}
+
+std::string FileWriter::result_text(const Body& body, const std::vector<int>& results,
+                                    FunctionWriter& w) {
+  if (body.results_in_table) {
+    const std::string table = w.fresh_local("made");
+    for (size_t r = 0; r < results.size(); ++r)
+      w.bind(results[r], fmt::format("{}[{}]", table, r + 1));
+    return FunctionWriter::declaration(table);
+  }
   std::string left, locals;
-  for (int slot : s.results) {
+  for (int slot : results) {
     bool local = false;
     const std::string name = w.target(slot, local);
     left += (left.empty() ? "" : ", ") + name;
     if (local) locals += (locals.empty() ? "" : ", ") + name;
   }
   if (!locals.empty()) w.raw("local " + locals);
-  if (!left.empty()) left += " = ";
-  w.raw(wrap(left + call_text(body, list, index, arguments, w), kWidth - 2, "    "));
+  return left;
 }
 
 }  // namespace nns::codegen

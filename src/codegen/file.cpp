@@ -8,6 +8,18 @@
 #include "lower/uses.h"
 
 namespace nns::codegen {
+namespace {
+
+constexpr size_t kMostLines = 8000;  // of a function: LuaJIT allows 65536 constants
+
+// Whether a text calls a helper of the runtime: its name stands alone.
+bool calls(const std::string& text, const std::string& helper) {
+  for (size_t at = 0; (at = text.find(helper + "(", at)) != std::string::npos; ++at)
+    if (at > 0 && (text[at - 1] == ' ' || text[at - 1] == '(')) return true;
+  return false;
+}
+
+}  // namespace
 
 std::string FileWriter::body() {
   std::string segments;
@@ -28,14 +40,15 @@ std::string FileWriter::body() {
     out += wrap(line + " })", kWidth, "  ") + "\n";
   }
   std::vector<std::string> used;
-  for (const char* helper : {"release", "accumulate", "accumulate_copy", "update", "random_key"})
-    if (functions_.find(fmt::format(" {}(", helper)) != std::string::npos ||
-        segments.find(fmt::format(" {}(", helper)) != std::string::npos)
-      used.push_back(helper);
+  for (const char* helper :
+       {"release", "accumulate", "accumulate_copy", "update", "random_key", "items", "concat"})
+    if (calls(functions_, helper) || calls(segments, helper)) used.push_back(helper);
   if (!used.empty())
     out += fmt::format("local {} = rt.{}\n", fmt::join(used, ", "), fmt::join(used, ", rt."));
   out += groups_.lines();
   if (!functions_.empty()) out += "local block = {}\n";
+  if (segments_in_table())
+    return out + "local segment = {}\n" + functions_ + segments + "\nreturn segment\n";
   out += functions_ + segments + "\nreturn { ";
   for (size_t i = 0; i < program_.segments.size(); ++i)
     out += fmt::format("{}{} = {}", i == 0 ? "" : ", ", program_.segments[i].name,
@@ -44,13 +57,11 @@ std::string FileWriter::body() {
 }
 
 std::set<std::string> FileWriter::reserved_names() {
-  std::set<std::string> names = {"rt",      "aten",       "nnscaler",
-                                 "comm",    "hook",       "block",
-                                 "release", "accumulate", "accumulate_copy",
-                                 "update",  "random_key", "input",
-                                 "seed",    "rest",       "i",
-                                 "_",       "unpack",     "require",
-                                 "math"};
+  std::set<std::string> names = {
+      "rt",      "aten",       "nnscaler",        "comm",   "hook",       "block",
+      "release", "accumulate", "accumulate_copy", "update", "random_key", "input",
+      "items",   "concat",     "given",           "seed",   "rest",       "i",
+      "_",       "unpack",     "require",         "math"};
   names.insert(std::begin(kTables), std::end(kTables));
   names.erase("_");
   return names;
@@ -95,9 +106,29 @@ std::string FileWriter::gradients_text(FunctionWriter& w) const {
   return text.empty() ? text : text + " }";
 }
 
+void FileWriter::write_instrs(const Segment& segment, size_t first, size_t last,
+                              FunctionWriter& w) {
+  auto loop = std::find_if(segment.loops.begin(), segment.loops.end(),
+                           [&](const lower::Loop& l) { return l.first >= first; });
+  for (size_t i = first; i < last;) {
+    if (&w == whole_ && w.lines().size() >= (cuts_.empty() ? 0 : cuts_.back()) + kMostLines)
+      cuts_.push_back(w.lines().size());
+    if (loop == segment.loops.end() || loop->first != i) {
+      w.statement(segment.instrs[i++]);
+      continue;
+    }
+    w.loop(segment, *loop, last_use(segment));
+    i = loop->last();
+    ++loop;
+  }
+}
+
 std::string FileWriter::write_segment(const Segment& segment) {
   const bool forward = segment.kind == lower::SegmentKind::forward;
   FunctionWriter w(program_, operators_, groups_, "", reserved_);
+  cuts_.clear();
+  whole_ = &w;
+  if (segment.instrs.size() > kMostLines) w.spill();
   for (int in : segment.inputs) {
     const std::string& name = program_.slot(in).name;
     if (!forward) {
@@ -107,7 +138,8 @@ std::string FileWriter::write_segment(const Segment& segment) {
     }
     if (!read_here(segment, in) && !top_field_.contains(in)) continue;
     const std::string index = index_by(name);  // inputs have names, also those named by position
-    w.raw(fmt::format("local {} = input{}", w.declare(in),
+    const std::string name_here = w.declare(in);
+    w.raw(fmt::format("{} = input{}", FunctionWriter::declaration(name_here),
                       index.front() == '.' ? index : fmt::format("[{}]", quoted(name))));
     store_top(segment, in, w);
   }
@@ -118,28 +150,45 @@ std::string FileWriter::write_segment(const Segment& segment) {
     if (maker_.at(slot) == &segment &&
         std::find(segment.inputs.begin(), segment.inputs.end(), slot) == segment.inputs.end())
       w.store(slot, field);
-  const auto runs = runs_of(segment);
   size_t next = 0;
-  for (size_t i = 0; i < segment.instrs.size();) {
-    if (next < runs.size() && segment.blocks[runs[next].first].first == i) {
-      write_run(segment, runs[next], w);
-      i = segment.blocks[runs[next].last - 1].last;
-      ++next;
-      continue;
-    }
-    w.statement(segment.instrs[i++]);
+  for (const Run& run : runs_of(segment)) {
+    write_instrs(segment, next, segment.blocks[run.first].first, w);
+    write_run(segment, run, w);
+    next = segment.blocks[run.last - 1].last;
   }
+  write_instrs(segment, next, segment.instrs.size(), w);
   std::string results;
   if (program_.returns(segment))
     for (const graph::Nest& nest : program_.outputs)
       results += (results.empty() ? "" : ", ") + nest_text(nest, w);
   if (segment.kind == lower::SegmentKind::backward) results = gradients_text(w);
   if (!results.empty()) w.raw(wrap("return " + results, kWidth, "    "));
-  std::string out = fmt::format("\nlocal function {}({})\n", segment.name,
-                                forward ? "p, s, u, input, ctx" : "p, s, g, seed, ctx");
-  if (w.overflow()) out += "  local rest = {}\n";
-  for (const std::string& line : w.lines()) out += line + "\n";
-  return out + "end\n";
+  return function_text(segment, w, cuts_);
+}
+
+std::string FileWriter::function_text(const Segment& segment, const FunctionWriter& w,
+                                      const std::vector<size_t>& cuts) const {
+  const std::string parameters =
+      segment.kind == lower::SegmentKind::forward ? "p, s, u, input, ctx" : "p, s, g, seed, ctx";
+  const std::string head = segments_in_table() ? "function segment." : "local function ";
+  const std::string rest = w.overflow() ? "  local rest = {}\n" : "";
+  const auto lines = [&](size_t first, size_t last) {
+    std::string text;
+    for (size_t i = first; i < last; ++i) text += w.lines()[i] + "\n";
+    return text;
+  };
+  if (cuts.empty())
+    return fmt::format("\n{}{}({})\n{}{}end\n", head, segment.name, parameters, rest,
+                       lines(0, w.lines().size()));
+  std::string parts = fmt::format("\nlocal {}_parts = {{}}\n", segment.name), calls;
+  for (size_t k = 0; k <= cuts.size(); ++k) {
+    parts +=
+        fmt::format("\n{}_parts[{}] = function({}, rest)\n{}end\n", segment.name, k + 1, parameters,
+                    lines(k == 0 ? 0 : cuts[k - 1], k == cuts.size() ? w.lines().size() : cuts[k]));
+    calls += fmt::format("  {}{}_parts[{}]({}, rest)\n", k == cuts.size() ? "return " : "",
+                         segment.name, k + 1, parameters);
+  }
+  return fmt::format("{}\n{}{}({})\n{}{}end\n", parts, head, segment.name, parameters, rest, calls);
 }
 
 }  // namespace nns::codegen

@@ -41,6 +41,13 @@ struct Body {
   std::string name;                 // of its function: "h_forward"
   std::vector<std::string> tables;  // of kTables, taken as parameters
   std::vector<size_t> arguments;    // indices of externals that are passed
+  bool arguments_in_table = false, results_in_table = false;  // where there are too many
+};
+
+// Slots that one table keeps: results of the turns of a loop, or of one call that gives many.
+struct Series {
+  std::vector<int> slots;
+  int64_t first = 0;  // index of the first in the table
 };
 
 class FileWriter {
@@ -62,7 +69,16 @@ class FileWriter {
   static const BlockRun* block_named(const Segment& segment, const std::string& path);
   // Slots of a segment that something after their block reads.
   const std::set<int>& read_outside(const Segment& segment);
-  BlockSlots block_slots(const Segment& segment, const BlockRun& run);
+  const BlockSlots& block_slots(const Segment& segment, const BlockRun& run);
+  // The series that a slot of the segment belongs to, or nullptr.
+  const Series* series_of(const Segment& segment, int slot);
+  // By slot: the last instruction of the segment that reads it, SIZE_MAX: read after all of them.
+  const std::vector<size_t>& last_use(const Segment& segment);
+  // The statements of instrs [first, last), which no block covers or one does.
+  void write_instrs(const Segment& segment, size_t first, size_t last, FunctionWriter& w);
+  // Where the function of the segment that is written may be cut: numbers of lines.
+  std::vector<size_t> cuts_;
+  const FunctionWriter* whole_ = nullptr;  // of the segment
   // The segments of the next stage, which hand tensors on among themselves.
   void begin_stage(size_t first);
   // Decides where each saved tensor is kept: in the table of a block instance that has it, or of
@@ -70,7 +86,7 @@ class FileWriter {
   void collect_saved();
   void collect_made_in(const Segment& maker);
   std::string hint(int slot) const { return last_part(program_.slot(slot).name); }
-  void keep(const BlockRun& run, int number, int slot);
+  void keep(const Segment& maker, const BlockRun& run, int slot);
   // The saved table of an instance: s.h[3].
   std::string instance_table(const std::string& path) const;
   // How a saved slot is reached in the backward segment outside of the instance that kept it.
@@ -88,6 +104,8 @@ class FileWriter {
                              const std::string& index, FunctionWriter& w);
   std::string call_text(const Body& body, const std::string& list, const std::string& index,
                         const std::vector<std::string>& arguments, FunctionWriter& w);
+  // What stands before the "=" of a call of a block outside of a loop.
+  std::string result_text(const Body& body, const std::vector<int>& results, FunctionWriter& w);
   void write_run(const Segment& segment, const Run& run, FunctionWriter& w);
   void write_single(const Segment& segment, const BlockRun& block, const Body& body,
                     const std::string& first_line, FunctionWriter& w);
@@ -102,6 +120,11 @@ class FileWriter {
   // The gradients of inputs that a backward returns, by name.
   std::string gradients_text(FunctionWriter& w) const;
   std::string write_segment(const Segment& segment);
+  // The function of a segment, or several where LuaJIT does not take it as one.
+  std::string function_text(const Segment& segment, const FunctionWriter& w,
+                            const std::vector<size_t>& cuts) const;
+  // Functions are locals of the file, of which LuaJIT allows 200.
+  bool segments_in_table() const { return program_.segments.size() > 60; }
 
   const Program& program_;
   Operators operators_;
@@ -111,6 +134,13 @@ class FileWriter {
   std::map<int, const Segment*> maker_;  // of its saved slots
   std::set<std::string> taken_;          // names of fields that earlier segments keep
   std::map<const Segment*, std::set<int>> read_outside_;
+  std::map<const Segment*, std::vector<size_t>> last_use_;
+  std::map<const BlockRun*, BlockSlots> block_slots_;
+  struct AllSeries {
+    std::vector<Series> list;
+    std::map<int, size_t> of;  // slot → index
+  };
+  std::map<const Segment*, AllSeries> series_;
   std::map<int, std::map<int, std::string>> kept_;  // forward body → number → field
   std::map<int, Names> kept_names_;
   std::set<int> top_;

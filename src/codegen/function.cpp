@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "codegen/lists.h"
 #include "lower/block.h"
 #include "lower/uses.h"
 
@@ -19,7 +20,8 @@ using lower::Ref;
 using lower::SlotRole;
 
 constexpr size_t kWidth = 98;
-constexpr size_t kMostLocals = 150;  // LuaJIT allows 200 a function
+constexpr size_t kMostLocals = 150;   // LuaJIT allows 200 a function
+constexpr size_t kMostReleased = 40;  // arguments of a call stand beside the locals
 
 // Arguments that are written by name: keyword-only in some schema.
 constexpr std::array kNamed = {
@@ -64,7 +66,12 @@ bool is_default(const Instr& instr, const NamedArg& a) {
   return false;
 }
 
-// Operators whose result is a list of tensors, which comes as a table.
+std::string_view base_of(std::string_view op) {
+  return op.substr(0, op.find('.'));
+}
+
+}  // namespace
+
 bool returns_list(std::string_view op) {
   constexpr std::array kLists = {"aten::split",
                                  "aten::split_with_sizes",
@@ -79,11 +86,8 @@ bool returns_list(std::string_view op) {
                                  "aten::dsplit",
                                  "aten::broadcast_tensors",
                                  "aten::unsafe_split_with_sizes"};
-  const std::string_view base = op.substr(0, op.find('.'));
-  return std::find(kLists.begin(), kLists.end(), base) != kLists.end();
+  return std::find(kLists.begin(), kLists.end(), base_of(op)) != kLists.end();
 }
-
-}  // namespace
 
 FunctionWriter::FunctionWriter(const Program& program, const Operators& operators,
                                const Groups& groups, std::string path,
@@ -115,36 +119,48 @@ std::string FunctionWriter::expression(int slot) {
   NNS_CHECK(false, "codegen: slot {} has no expression", slot);
 }
 
-std::string FunctionWriter::declare(int slot) {
-  const std::string& hint = program_.slot(slot).name;
+std::string FunctionWriter::hint_of(int slot) const {
+  const std::string& name = program_.slot(slot).name;
+  return identifier(name.substr(name.rfind('.') + 1));
+}
+
+std::string FunctionWriter::declaration(const std::string& name) {
+  return name.starts_with("rest.") ? name : "local " + name;
+}
+
+std::string FunctionWriter::fresh_local(const std::string& hint) {
   const std::string name = names_.fresh(hint.substr(hint.rfind('.') + 1));
+  if (locals_ >= kMostLocals) {
+    overflow_ = true;
+    return "rest." + name;
+  }
   ++locals_;
+  return name;
+}
+
+std::string FunctionWriter::declare(int slot) {
+  const std::string name = fresh_local(program_.slot(slot).name);
   expression_[slot] = name;
-  hint_[slot] = identifier(hint);
+  hint_[slot] = hint_of(slot);
   return name;
 }
 
 std::string FunctionWriter::target(int slot, bool& local) {
   local = false;
   if (const auto it = field_.find(slot); it != field_.end()) {
-    needs_.insert("s");
+    if (it->second.starts_with("s.")) needs_.insert("s");
     return expression_[slot] = it->second;
   }
-  std::string hint = program_.slot(slot).name;
-  hint = identifier(hint.substr(hint.rfind('.') + 1));
+  const std::string hint = hint_of(slot);
   hint_[slot] = hint;
   if (auto& free = free_[hint]; !free.empty()) {
     expression_[slot] = free.back();
     free.pop_back();
     return expression_[slot];
   }
-  if (locals_ >= kMostLocals) {
-    overflow_ = true;
-    return expression_[slot] = "rest." + names_.fresh(hint);
-  }
-  local = true;
-  ++locals_;
-  return expression_[slot] = names_.fresh(hint);
+  const std::string name = fresh_local(hint);
+  local = !name.starts_with("rest.");
+  return expression_[slot] = name;
 }
 
 void FunctionWriter::freed(int slot) {
@@ -172,9 +188,15 @@ struct FunctionWriter::ValueWriter {
   }
   std::string operator()(DType x) const { return quoted(name_of(x)); }
   std::string operator()(const graph::Symbol& x) const {
+    if (x.name.starts_with("=")) return x.name.substr(1);  // of the variable of a loop
     if (!x.name.starts_with("$")) return quoted(x.name);
     w.needs_.insert("ctx");
     return "ctx." + x.name.substr(1);
+  }
+  std::string operator()(const std::vector<Ref>& list) const {
+    std::vector<std::string> texts;
+    for (Ref ref : list) texts.push_back(ref.id < 0 ? "false" : w.expression(ref.id));
+    return list_text(texts);
   }
   template <class T>
   std::string operator()(const std::vector<T>& list) const {
@@ -190,11 +212,17 @@ struct FunctionWriter::ValueWriter {
 
 std::string FunctionWriter::value(const NamedArg& arg, const Instr& instr) {
   if (Groups::is_group(instr, arg)) return groups_.name(std::get<nns::Shape>(arg.value));
-  std::string text = std::visit(ValueWriter{*this, instr}, arg.value);
-  if (!program_.embedded || arg.name != "key" || !std::holds_alternative<std::string>(arg.value))
-    return text;
+  if (const auto* text = std::get_if<std::string>(&arg.value))
+    return text_value(arg, instr, *text, "");
+  return std::visit(ValueWriter{*this, instr}, arg.value);
+}
+
+std::string FunctionWriter::text_value(const NamedArg& arg, const Instr& instr,
+                                       const std::string& text, const std::string& more) {
+  const std::string spelled = ValueWriter{*this, instr}(text) + more;
+  if (!program_.embedded || arg.name != "key") return spelled;
   needs_.insert("ctx");
-  return fmt::format("random_key(ctx, {})", text);
+  return fmt::format("random_key(ctx, {})", spelled);
 }
 
 std::string FunctionWriter::arguments(const Instr& instr) {
@@ -229,8 +257,7 @@ std::string FunctionWriter::vjp(const Instr& instr) {
   call.args.clear();
   for (const NamedArg& a : instr.args) {
     if (a.name == "grad_outputs") {
-      for (Ref g : std::get<std::vector<Ref>>(a.value))
-        grads += (grads.empty() ? "" : ", ") + (g.id < 0 ? std::string("false") : expression(g.id));
+      grads = ValueWriter{*this, instr}(std::get<std::vector<Ref>>(a.value));
     } else if (a.name == "needs") {
       for (bool b : std::get<std::vector<bool>>(a.value))
         needs += fmt::format("{}{}", needs.empty() ? "" : ", ", b);
@@ -238,7 +265,7 @@ std::string FunctionWriter::vjp(const Instr& instr) {
       call.args.push_back(a);
     }
   }
-  return fmt::format("rt.vjp({}, {{ {} }}, {{ {} }}, {})", quoted(call.op), grads, needs,
+  return fmt::format("rt.vjp({}, {}, {{ {} }}, {})", quoted(call.op), grads, needs,
                      arguments(call));
 }
 
@@ -251,6 +278,10 @@ std::string FunctionWriter::comment(const Instr& instr) const {
   const std::string place = instr.loc.line > 0 ? short_form(instr.loc) : "";
   if (place.empty() && module.empty()) return "";
   return fmt::format("  -- {}{}{}", place, place.empty() || module.empty() ? "" : "  ", module);
+}
+
+void FunctionWriter::put_line(const std::string& line) {
+  lines_.push_back(wrap(indent_ + line, kWidth, indent_ + "  "));
 }
 
 void FunctionWriter::put(std::string code, const Instr& instr) {
@@ -270,7 +301,7 @@ void FunctionWriter::call(const Instr& instr) {
     put(fmt::format("{}({})", operators_.call(instr.op), arguments(instr)), instr);
     expression_[instr.outs[0]] = expression(into);
     if (const auto field = field_.find(instr.outs[0]); field != field_.end()) {
-      needs_.insert("s");
+      if (field->second.starts_with("s.")) needs_.insert("s");
       raw(fmt::format("{} = {}", field->second, expression(into)));
       expression_[instr.outs[0]] = field->second;
     }
@@ -280,23 +311,25 @@ void FunctionWriter::call(const Instr& instr) {
   const bool again = instr.op.starts_with("vjp::");
   std::string right =
       again ? vjp(instr) : fmt::format("{}({})", operators_.call(instr.op), arguments(instr));
-  if (!again && returns_list(instr.op)) right = fmt::format("unpack({})", right);
-  // Results of a list are unpacked; trailing ones that nobody wants are left out.
+  const bool is_list = !again && returns_list(instr.op);
+  // Trailing results that nobody wants are left out.
   size_t count = instr.outs.size();
   while (count > 0 && instr.outs[count - 1] < 0) --count;
   if (count == 0) return put(right, instr);
+  if (count > kMany) return call_many(instr, right, is_list, count);
+  if (is_list) right = fmt::format("unpack({})", right);
   std::string left;
   std::vector<std::string> new_locals;
   bool all_local = true, any_local = false;
   for (size_t i = 0; i < count; ++i) {
     bool local = false;
-    std::string name = "_";
+    std::string name = spill_ ? "rest._" : "_";
     if (instr.outs[i] >= 0) {
       name = target(instr.outs[i], local);
       if (local) new_locals.push_back(name);
       all_local = all_local && local;
       any_local = any_local || local;
-    } else if (names_.take("_")) {  // declared once
+    } else if (!spill_ && names_.take("_")) {  // declared once
       new_locals.push_back("_");
       any_local = true;
     }
@@ -310,20 +343,71 @@ void FunctionWriter::call(const Instr& instr) {
   put(fmt::format("{}{} = {}", any_local && all_local ? "local " : "", left, right), instr);
 }
 
+// Many results stay in the table that they come in.
+void FunctionWriter::call_many(const Instr& instr, const std::string& right, bool is_list,
+                               size_t count) {
+  std::string table;
+  bool kept = true;  // all in one table of saved values, at their places
+  for (size_t k = 0; k < count && kept; ++k) {
+    const auto field = field_.find(instr.outs[k]);
+    kept = field != field_.end() && field->second.ends_with(fmt::format("[{}]", k + 1));
+    if (!kept) break;
+    const std::string own = field->second.substr(0, field->second.rfind('['));
+    kept = table.empty() || table == own;
+    table = own;
+  }
+  if (kept)
+    needs_.insert("s");
+  else
+    table = fresh_local(std::string(base_of(instr.op)).substr(instr.op.find("::") + 2));
+  put(fmt::format("{} = {}", kept ? table : declaration(table),
+                  is_list ? right : "{ " + right + " }"),
+      instr);
+  for (size_t k = 0; k < count; ++k) {
+    const int out = instr.outs[k];
+    if (out < 0) continue;
+    expression_[out] = fmt::format("{}[{}]", table, k + 1);
+    const auto field = field_.find(out);
+    if (kept || field == field_.end()) continue;
+    if (field->second.starts_with("s.")) needs_.insert("s");
+    raw(fmt::format("{} = {}", field->second, expression_[out]));
+    expression_[out] = field->second;
+  }
+}
+
+void FunctionWriter::release(const Instr& instr) {
+  const std::vector<int> slots = lower::reads(instr);
+  std::vector<std::string> texts;
+  for (int slot : slots) texts.push_back(expression(slot));
+  for (int slot : slots) freed(slot);
+  std::string list;
+  size_t count = 0;
+  const auto close = [&] {
+    if (count > 0) put_line(fmt::format("release({})", list));
+    list.clear();
+    count = 0;
+  };
+  for (const Piece& piece : pieces(texts)) {
+    if (piece.table.empty()) {
+      list += (count == 0 ? "" : ", ") + piece.single;
+      if (++count == kMostReleased) close();
+      continue;
+    }
+    close();
+    raw(fmt::format("for i = {}, {}{} do release({}[i]) end", piece.first, piece.last,
+                    piece.first > piece.last ? ", -1" : "", piece.table));
+  }
+  close();
+}
+
 void FunctionWriter::statement(const Instr& instr) {
   switch (instr.kind) {
     case InstrKind::call:
       call(instr);
       break;
-    case InstrKind::release: {
-      std::string list;
-      for (int slot : lower::reads(instr)) {
-        list += (list.empty() ? "" : ", ") + expression(slot);
-        freed(slot);
-      }
-      lines_.push_back(wrap(fmt::format("{}release({})", indent_, list), kWidth, indent_ + "  "));
+    case InstrKind::release:
+      release(instr);
       break;
-    }
     case InstrKind::accumulate:
     case InstrKind::update: {
       const bool gradient = instr.kind == InstrKind::accumulate;

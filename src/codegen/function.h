@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "codegen/head.h"
@@ -22,6 +23,9 @@ using lower::Program;
 //   ctx         seed, step, micro and constants      path   of the block, for random keys
 inline constexpr const char* kTables[] = {"w", "dw", "db", "p", "g", "u", "s", "ctx", "path"};
 
+// Operators whose result is a list of tensors, which comes as a table.
+bool returns_list(std::string_view op);
+
 class FunctionWriter {
  public:
   // `path` is the block's module path, or empty in a segment.
@@ -32,11 +36,20 @@ class FunctionWriter {
   void bind(int slot, std::string expression) { expression_[slot] = std::move(expression); }
   // Declares a fresh local for the slot and returns its name (arguments, loop variables).
   std::string declare(int slot);
+  // A variable that is free in the whole function: a local, or where those are used up a field of
+  // `rest`; and how its first assignment begins.
+  std::string fresh_local(const std::string& hint);
+  static std::string declaration(const std::string& name);
   // Stores the slot, when it is made, in this field ("s.x") instead of a local.
   void store(int slot, std::string field) { field_[slot] = std::move(field); }
 
   void statement(const Instr& instr);
+  // One turn of a loop in place of all of them. `last_use` is by slot: the last instruction of the
+  // segment that reads it, SIZE_MAX where others read it later.
+  void loop(const lower::Segment& segment, const lower::Loop& loop,
+            const std::vector<size_t>& last_use);
   void raw(const std::string& line) { lines_.push_back(indent_ + line); }
+  void put_line(const std::string& line);  // the same, wrapped
   void indent(bool more) { more ? indent_ += "  " : indent_.erase(0, 2); }
 
   // Expression of a slot: a local, a field of the saved values, a parameter.
@@ -54,17 +67,30 @@ class FunctionWriter {
   const std::set<std::string>& needs() const { return needs_; }
   void need(const std::string& table) { needs_.insert(table); }
   bool overflow() const { return overflow_; }
+  // From now on every tensor is a field of `rest`, so that the statements may be cut into several
+  // functions.
+  void spill() {
+    spill_ = true;
+    locals_ = SIZE_MAX;
+  }
 
  private:
   struct ValueWriter;
+  class LoopWriter;
 
   std::string value(const lower::NamedArg& arg, const Instr& instr);
+  // Of an argument that is a text: 'text' .. more, and what a key of random numbers becomes.
+  std::string text_value(const lower::NamedArg& arg, const Instr& instr, const std::string& text,
+                         const std::string& more);
   std::string arguments(const Instr& instr);
   std::string vjp(const Instr& instr);
   std::string parameter(int slot, std::string_view tree);
   std::string comment(const Instr& instr) const;
   void put(std::string code, const Instr& instr);
   void call(const Instr& instr);
+  void call_many(const Instr& instr, const std::string& right, bool is_list, size_t count);
+  void release(const Instr& instr);
+  std::string hint_of(int slot) const;
 
   const Program& program_;
   const Operators& operators_;
@@ -78,7 +104,8 @@ class FunctionWriter {
   std::vector<std::string> lines_;
   std::string indent_ = "  ";
   size_t locals_ = 0;
-  bool overflow_ = false;
+  int stand_ins_ = 0;  // slots beyond those of the program: what a loop reads in each turn
+  bool overflow_ = false, spill_ = false;
 };
 
 }  // namespace nns::codegen

@@ -10,6 +10,7 @@ namespace nns::codegen {
 namespace {
 
 constexpr size_t kWidth = 98;
+constexpr size_t kMostNamedGroups = 30;  // a function of LuaJIT sees at most 60 outer locals
 
 // A name with its first number taken out: "h.3.fc.weight" → "h.", 3, ".fc.weight".
 struct Numbered {
@@ -55,24 +56,30 @@ Groups::Groups(const lower::Program& program) {
         const Shape& ranks = std::get<Shape>(a.value);
         if (!names_.emplace(ranks, "").second) continue;
         order_.push_back(ranks);
-        names_[ranks] = order_.size() == 1 ? "tp" : fmt::format("tp_{}", order_.size());
       }
     }
+  for (size_t k = 0; k < order_.size(); ++k)
+    names_[order_[k]] = k == 0                             ? "tp"
+                        : order_.size() > kMostNamedGroups ? fmt::format("groups[{}]", k + 1)
+                                                           : fmt::format("tp_{}", k + 1);
 }
 
 std::string Groups::lines() const {
-  std::string out;
-  for (const Shape& ranks : order_)
-    out +=
-        wrap(fmt::format("local {} = rt.group {{ {} }}", names_.at(ranks), fmt::join(ranks, ", ")),
-             kWidth, "  ") +
-        "\n";
+  std::string out = order_.size() > kMostNamedGroups ? "local groups = {}\n" : "";
+  for (const Shape& ranks : order_) {
+    const std::string& name = names_.at(ranks);
+    out += wrap(fmt::format("{}{} = rt.group {{ {} }}", name.ends_with(']') ? "" : "local ", name,
+                            fmt::join(ranks, ", ")),
+                kWidth, "  ") +
+           "\n";
+  }
   return out;
 }
 
 std::vector<std::string> Groups::all_names() const {
   std::vector<std::string> out;
   for (const Shape& ranks : order_) out.push_back(names_.at(ranks));
+  out.push_back("groups");
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "codegen/file.h"
+#include "codegen/lists.h"
 #include "codegen/literals.h"
 #include "lower/uses.h"
 
@@ -56,8 +57,46 @@ const std::set<int>& FileWriter::read_outside(const Segment& segment) {
   return it->second;
 }
 
-BlockSlots FileWriter::block_slots(const Segment& segment, const BlockRun& run) {
-  return slots_of(program_, segment, run, read_outside(segment));
+const BlockSlots& FileWriter::block_slots(const Segment& segment, const BlockRun& run) {
+  const auto known = block_slots_.find(&run);
+  if (known != block_slots_.end()) return known->second;
+  return block_slots_[&run] = slots_of(program_, segment, run, read_outside(segment));
+}
+
+const Series* FileWriter::series_of(const Segment& segment, int slot) {
+  const auto [it, fresh] = series_.try_emplace(&segment);
+  AllSeries& all = it->second;
+  const auto add = [&](Series series) {
+    for (int member : series.slots)
+      if (member >= 0) all.of[member] = all.list.size();
+    all.list.push_back(std::move(series));
+  };
+  if (fresh) {
+    for (const lower::Loop& loop : segment.loops)
+      for (size_t p = loop.first; p < loop.first + loop.size; ++p)
+        for (size_t q = 0; q < segment.instrs[p].outs.size(); ++q) {
+          if (segment.instrs[p].outs[q] < 0) continue;
+          Series series;
+          for (size_t turn = 0; turn < loop.count; ++turn)
+            series.slots.push_back(segment.instrs[p + turn * loop.size].outs[q]);
+          add(std::move(series));
+        }
+    for (const Instr& instr : segment.instrs)
+      if (instr.outs.size() > kMany && instr.outs[0] >= 0 && !all.of.contains(instr.outs[0]))
+        add({instr.outs, 1});
+  }
+  const auto found = all.of.find(slot);
+  return found == all.of.end() ? nullptr : &all.list[found->second];
+}
+
+const std::vector<size_t>& FileWriter::last_use(const Segment& segment) {
+  const auto [it, fresh] = last_use_.try_emplace(&segment, program_.slots.size(), 0);
+  if (!fresh) return it->second;
+  for (size_t i = 0; i < segment.instrs.size(); ++i)
+    for (int slot : lower::reads(segment.instrs[i])) it->second[static_cast<size_t>(slot)] = i;
+  for (const auto* list : {&segment.outputs, &segment.saved_out})
+    for (int slot : *list) it->second[static_cast<size_t>(slot)] = SIZE_MAX;
+  return it->second;
 }
 
 void FileWriter::begin_stage(size_t first) {
@@ -87,20 +126,35 @@ void FileWriter::collect_saved() {
     // Instances at one path share a table: what later segments keep there has other names.
     std::set<std::string> used;
     for (const auto& [body, fields] : kept_)
-      for (const auto& [number, field] : fields) used.insert(field.substr(2));
+      for (const auto& [number, field] : fields) used.insert(field.substr(2, field.find('[') - 2));
     taken_ = std::move(used);
   }
-  for (int slot : top_) top_field_[slot] = "s." + names.fresh(hint(slot));
+  for (int slot : std::set<int>(top_)) {
+    if (top_field_.contains(slot)) continue;
+    const std::string field = "s." + names.fresh(hint(slot));
+    const Segment* maker = maker_.at(slot);
+    const Series* series = series_of(*maker, slot);
+    if (series == nullptr) {
+      top_field_[slot] = field;
+      continue;
+    }
+    for (size_t k = 0; k < series->slots.size(); ++k) {
+      const int member = series->slots[k];
+      if (member < 0) continue;
+      maker_[member] = maker;
+      top_field_[member] = fmt::format("{}[{}]", field, series->first + static_cast<int64_t>(k));
+    }
+  }
 }
 
 void FileWriter::collect_made_in(const Segment& maker) {
   std::map<int, const BlockRun*> block;
-  std::map<std::string, std::map<int, int>> numbers;  // by path
+  std::map<std::string, const std::map<int, int>*> numbers;  // by path
   for (const BlockRun& run : maker.blocks) {
     for (size_t i = run.first; i < run.last; ++i)
       for (int out : maker.instrs[i].outs)
         if (out >= 0) block[out] = &run;
-    numbers[run.path] = block_slots(maker, run).number;
+    numbers[run.path] = &block_slots(maker, run).number;
   }
   for (const Segment* user : stage_) {
     if (user == &maker) continue;
@@ -110,14 +164,14 @@ void FileWriter::collect_made_in(const Segment& maker) {
         if (!is_saved(*user, slot) || maker_.at(slot) != &maker) continue;
         if (run != nullptr) {
           const auto it = numbers.find(run->path);
-          if (it != numbers.end() && it->second.contains(slot)) {
-            keep(*block_named(maker, run->path), it->second.at(slot), slot);
+          if (it != numbers.end() && it->second->contains(slot)) {
+            keep(maker, *block_named(maker, run->path), slot);
             continue;
           }
         }
         if (const auto made = block.find(slot);
             made != block.end() && !(read_outside(maker).contains(slot))) {
-          keep(*made->second, numbers.at(made->second->path).at(slot), slot);
+          keep(maker, *made->second, slot);
           elsewhere_[slot] = made->second->path;
         } else {
           top_.insert(slot);
@@ -127,11 +181,23 @@ void FileWriter::collect_made_in(const Segment& maker) {
   }
 }
 
-void FileWriter::keep(const BlockRun& run, int number, int slot) {
+void FileWriter::keep(const Segment& maker, const BlockRun& run, int slot) {
+  const BlockSlots& slots = block_slots(maker, run);
   auto& fields = kept_[run.body];
-  if (fields.contains(number)) return;
+  if (fields.contains(slots.number.at(slot))) return;
   auto& names = kept_names_.try_emplace(run.body, taken_).first->second;
-  fields[number] = "s." + names.fresh(hint(slot));
+  const std::string field = "s." + names.fresh(hint(slot));
+  const Series* series = series_of(maker, slot);
+  const bool external =
+      std::find(slots.externals.begin(), slots.externals.end(), slot) != slots.externals.end();
+  if (series == nullptr || external) {
+    fields[slots.number.at(slot)] = field;
+    return;
+  }
+  for (size_t k = 0; k < series->slots.size(); ++k)
+    if (series->slots[k] >= 0)
+      fields[slots.number.at(series->slots[k])] =
+          fmt::format("{}[{}]", field, series->first + static_cast<int64_t>(k));
 }
 
 std::string FileWriter::instance_table(const std::string& path) const {
@@ -151,7 +217,7 @@ std::string FileWriter::kept_by_twin(const std::string& path, int slot) {
   const Segment& maker = *maker_.at(slot);
   const BlockRun* twin = block_named(maker, path);
   if (twin == nullptr) return {};
-  const auto numbers = block_slots(maker, *twin).number;
+  const auto& numbers = block_slots(maker, *twin).number;
   const auto number = numbers.find(slot);
   return number == numbers.end() ? std::string() : kept_.at(twin->body).at(number->second);
 }

@@ -67,6 +67,13 @@ class Checker {
                run.last, segment.instrs.size(), end);
       end = run.last;
     }
+    end = 0;
+    for (const Loop& loop : segment.loops) {
+      if (loop.first < end || loop.size == 0 || loop.last() > segment.instrs.size())
+        broken("a loop covers [{}, {}) of {} instructions, after {}", loop.first, loop.last(),
+               segment.instrs.size(), end);
+      end = loop.last();
+    }
   }
 
   void check_instr(const Instr& instr) {

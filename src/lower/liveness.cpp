@@ -153,18 +153,27 @@ class Releases {
       for (int slot : it->second) at[slot] = it->first;
     // Memory is free when the last of what looks at it is released; what looks at memory that stays
     // can be released at any time.
-    std::map<size_t, std::vector<int>> bound, loose;
-    for (const auto& [slot, own] : at) {
-      size_t end = own;
+    struct Fate {
+      size_t end = 0;
       bool stays = false;
-      for (int other : storage_.members(storage_.root(slot))) {
+    };
+    std::map<int, Fate> fates;  // by root
+    for (const auto& [slot, own] : at) {
+      const int root = storage_.root(slot);
+      const auto [fate, fresh] = fates.try_emplace(root);
+      if (!fresh) continue;
+      for (int other : storage_.members(root)) {
         const auto it = at.find(other);
         if (it != at.end())
-          end = std::max(end, it->second);
+          fate->second.end = std::max(fate->second.end, it->second);
         else
-          stays = stays || !taken_.contains(other);
+          fate->second.stays = fate->second.stays || !taken_.contains(other);
       }
-      (stays ? loose[own] : bound[end]).push_back(slot);
+    }
+    std::map<size_t, std::vector<int>> bound, loose;
+    for (const auto& [slot, own] : at) {
+      const Fate& fate = fates.at(storage_.root(slot));
+      (fate.stays ? loose[own] : bound[fate.end]).push_back(slot);
     }
     // Nothing is taken between here and the next: memory may as well be freed there.
     for (auto it = bound.rbegin(); it != bound.rend(); ++it) {

@@ -58,6 +58,7 @@ class Lowering {
     reuse_memory(program);
     find_blocks(program);
     insert_releases(program);
+    find_loops(program);
     check(program);
     if (options_.plan) {
       homes_.rests = stages_[0]->where().fitted().rests;

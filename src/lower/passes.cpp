@@ -63,8 +63,7 @@ void find_saved(Program& program) {
         const int from = maker[static_cast<size_t>(slot)];
         if (from < 0 || from == static_cast<int>(s) || !taken.insert(slot).second) continue;
         segment.saved_in.push_back(slot);
-        auto& out = program.segments[static_cast<size_t>(from)].saved_out;
-        if (std::find(out.begin(), out.end(), slot) == out.end()) out.push_back(slot);
+        program.segments[static_cast<size_t>(from)].saved_out.push_back(slot);
       }
       for (int out : instr.outs)
         if (out >= 0) maker[static_cast<size_t>(out)] = static_cast<int>(s);
@@ -72,7 +71,9 @@ void find_saved(Program& program) {
   }
   for (Segment& segment : program.segments) {
     std::sort(segment.saved_in.begin(), segment.saved_in.end());
-    std::sort(segment.saved_out.begin(), segment.saved_out.end());
+    auto& out = segment.saved_out;  // several segments may read one
+    std::sort(out.begin(), out.end());
+    out.erase(std::unique(out.begin(), out.end()), out.end());
   }
 }
 
@@ -82,7 +83,10 @@ namespace {
 class Memory {
  public:
   Memory(const Program& program, const Segment& segment)
-      : program_(program), root_(program.slots.size(), -1), last_(program.slots.size(), -1) {
+      : program_(program),
+        root_(program.slots.size(), -1),
+        last_(program.slots.size(), -1),
+        renamed_(program.slots.size(), -1) {
     for (size_t i = 0; i < segment.instrs.size(); ++i) {
       const Instr& instr = segment.instrs[i];
       const std::vector<int> in = reads(instr);
@@ -103,16 +107,23 @@ class Memory {
   // Whether the tensor is all of the memory of a call of this segment and nothing reads that memory
   // after instruction `i`.
   bool dies_at(int slot, size_t i) const {
-    const int root = root_[at(slot)];
+    const int root = this->root(slot);
     return root >= 0 && last_[at(root)] == static_cast<int>(i) &&
            bytes_of(program_.slot(slot).type) == bytes_of(program_.slot(root).type);
   }
-  bool is_root(int slot) const { return root_[at(slot)] == slot; }
-  int root(int slot) const { return root_[at(slot)]; }
+  bool is_root(int slot) const { return root(slot) == slot; }
+  int root(int slot) const {
+    int root = root_[at(slot)];
+    while (root >= 0 && renamed_[at(root)] >= 0) {
+      const int next = renamed_[at(root)];
+      if (renamed_[at(next)] >= 0) renamed_[at(root)] = renamed_[at(next)];  // shorter next time
+      root = next;
+    }
+    return root;
+  }
   // After `slot` was written in place, `result` is its name.
   void rename(int slot, int result, int last_use) {
-    for (int& root : root_)
-      if (root == slot) root = result;
+    renamed_[at(slot)] = result;
     last_[at(result)] = last_use;
   }
   int last_use(int slot) const { return last_[at(slot)]; }
@@ -125,6 +136,7 @@ class Memory {
 
   const Program& program_;
   std::vector<int> root_, last_;
+  mutable std::vector<int> renamed_;
 };
 
 void sum_in_place(const Program& program, Memory& memory, Instr& instr, size_t i) {
@@ -149,17 +161,17 @@ void reuse_memory(Program& program) {
   for (Segment& segment : program.segments) {
     if (segment.saved_in.empty()) continue;  // only sums of gradients
     Memory memory(program, segment);
+    std::vector<bool> expanded(program.slots.size(), false);
     for (size_t i = 0; i < segment.instrs.size(); ++i) {
       Instr& instr = segment.instrs[i];
       if (instr.kind == InstrKind::accumulate) {
         const int value = std::get<Ref>(instr.args[0].value).id;
-        bool expanded = false;
-        for (size_t k = 0; k < i && !memory.is_root(value); ++k)
-          if (std::find(segment.instrs[k].outs.begin(), segment.instrs[k].outs.end(), value) !=
-              segment.instrs[k].outs.end())
-            expanded = segment.instrs[k].op.find("expand") != std::string::npos;
-        instr.args.push_back({"owned", !expanded && memory.dies_at(value, i)});
+        const bool copied = !memory.is_root(value) && expanded[static_cast<size_t>(value)];
+        instr.args.push_back({"owned", !copied && memory.dies_at(value, i)});
       } else if (instr.kind == InstrKind::call) {
+        if (instr.op.find("expand") != std::string::npos)
+          for (int out : instr.outs)
+            if (out >= 0) expanded[static_cast<size_t>(out)] = true;
         sum_in_place(program, memory, instr, i);
       }
     }

@@ -25,6 +25,9 @@ void find_blocks(Program& program);
 // only where every instance does. Releases that free nothing yet, since a view of the same memory
 // lives on, wait for the one that does: fewer and longer lines, the same peak.
 void insert_releases(Program& program);
+// Marks loops: instructions that repeat beside and inside of the blocks, such as unrolled time
+// steps.
+void find_loops(Program& program);
 
 // Proves one rank's Program well formed; throws an internal Error that names segment, instruction
 // and slot: use before definition, use after release, a released input or parameter, a saved value

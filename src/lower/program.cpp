@@ -91,6 +91,8 @@ std::string write_text(const Program& program, bool locations) {
     text +=
         fmt::format("  outputs {}\n  saved in {}\n  saved out {}\n", slots_text(segment.outputs),
                     slots_text(segment.saved_in), slots_text(segment.saved_out));
+    for (const Loop& loop : segment.loops)
+      text += fmt::format("  loop at {}: {} times {}\n", loop.first, loop.count, loop.size);
     size_t block = 0;
     for (size_t i = 0; i < segment.instrs.size(); ++i) {
       if (block < segment.blocks.size() && segment.blocks[block].first == i)
@@ -183,6 +185,8 @@ std::string to_json(const Program& program) {
     for (const BlockRun& run : segment.blocks)
       s["blocks"].push_back(
           {{"body", run.body}, {"first", run.first}, {"last", run.last}, {"path", run.path}});
+    for (const Loop& loop : segment.loops)
+      s["loops"].push_back({{"first", loop.first}, {"size", loop.size}, {"count", loop.count}});
     j["segments"].push_back(s);
   }
   j["outputs"] = Json::array();

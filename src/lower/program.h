@@ -63,6 +63,14 @@ struct BlockRun {
   std::string path;  // module path of this instance: "transformer.h.3"
 };
 
+// Marks that instrs [first, first + size * count) are `count` turns of one loop, each of `size`
+// instructions: equal up to slot names, and to numbers that grow evenly from turn to turn. A slot
+// that a turn reads was made in the same turn, in the turn before or outside of the loop.
+struct Loop {
+  size_t first = 0, size = 0, count = 0;
+  size_t last() const { return first + size * count; }
+};
+
 // What a segment does of its stage's work. Where weight gradients are apart, `backward` makes those
 // of activations and `weight` the rest.
 enum class SegmentKind { forward, backward, weight };
@@ -77,6 +85,7 @@ struct Segment {
   std::vector<int> saved_in, saved_out;  // tensors handed on to later segments of a micro-batch
   std::vector<Instr> instrs;
   std::vector<BlockRun> blocks;  // disjoint, ascending
+  std::vector<Loop> loops;       // disjoint, ascending, each inside of one block or of none
 };
 
 struct ScheduleEntry {

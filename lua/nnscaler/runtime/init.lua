@@ -51,6 +51,28 @@ function M.random_key(ctx, key)
   return ('%s%s%s#%d'):format(ctx.at, joint, place, ordinal + (ctx.before[place] or 0))
 end
 
+--- items(table, first, last): a list of the elements at these indices, ascending or descending.
+---@param from table
+---@param first integer
+---@param last integer
+---@return nnscaler.Tensor[]
+function M.items(from, first, last)
+  local list = {}
+  for i = first, last, first > last and -1 or 1 do list[#list + 1] = from[i] end
+  return list
+end
+
+--- concat(a, b, …): one list of the elements of several.
+---@param ... nnscaler.Tensor[]
+---@return nnscaler.Tensor[]
+function M.concat(...)
+  local list = {}
+  for k = 1, select('#', ...) do
+    for _, x in ipairs((select(k, ...))) do list[#list + 1] = x end
+  end
+  return list
+end
+
 --- update(contents, key, x): the buffer's content after this micro-batch.
 ---@param contents table
 ---@param key string|integer

@@ -154,9 +154,10 @@ local M = {}
 ---@return { worst: number, where: string, bad: string[], zero: string[], own: integer,
 ---  whole: integer, cut: integer, traffic: nnscaler.Traffic[], calls: table<string, integer>,
 ---  pairs: table<string, integer>, sent: integer|nil, expected: integer|nil, buffers: integer,
----  trained: integer, plan: string, bits: string|nil }
+---  trained: integer, plan: string, bits: string|nil, lines: integer }
 ---  cut: parameters of which the rank holds a part; trained: those that get a gradient; pairs:
----  calls that communicate, with those of their gradients; sent: bytes of the first step
+---  calls that communicate, with those of their gradients; sent: bytes of the first step; lines: of
+---  the program under a plan
 function M.run(cell)
   local program, got = run_plan(cell, cell.dtype or 'float64')
   local shared = program.sharing
@@ -188,6 +189,7 @@ function M.run(cell)
   result.pairs = shared and select(3, program.first:adapters()) or {}
   result.sent, result.expected = got.sent, got.expected
   result.bits = cell.bits and bits_of(got)
+  result.lines = program.first and select(2, program.first:lua():gsub('\n', '')) or 0
   result.plan = shared and shared.plan:text() or ''
   -- The policy has run on rank 0.
   if cell.policy == 'tests.equivalence.plans.random_policy' and shared.rank == 0 then
