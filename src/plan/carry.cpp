@@ -12,6 +12,8 @@ using graph::Node;
 using graph::Role;
 using graph::ValueRef;
 
+constexpr int kResult = -1;  // reader of a weight that is a result itself
+
 // Weights by id, with the nodes that read them away from home.
 std::map<int, std::vector<int>> away(const Plan& plan, const Graph& graph, const Resting& rests) {
   const auto mapped = map_stages(plan, graph, rests);
@@ -28,6 +30,13 @@ std::map<int, std::vector<int>> away(const Plan& plan, const Graph& graph, const
                                        [&](const auto& u) { return u.first == id; });
       if (!written) out[id].push_back(node.id);
     }
+  std::vector<int> stages;
+  for (const Mapped& m : mapped) stages.push_back(m.stage);
+  for (int id : results_at_rest(graph)) {
+    const auto home = rests.find(graph.value({id}).name);
+    if (home != rests.end() && !home->second.contains(last_stage(graph, stages)))
+      out[id].push_back(kResult);
+  }
   return out;
 }
 
@@ -42,6 +51,15 @@ void replace(Node& node, int from, int to) {
   }
 }
 
+void replace(graph::Nest& nest, int from, int to) {
+  if (auto* ref = std::get_if<ValueRef>(&nest.node)) {
+    if (ref->id == from) ref->id = to;
+  } else if (auto* fields =
+                 std::get_if<std::vector<std::pair<std::string, graph::Nest>>>(&nest.node)) {
+    for (auto& [key, field] : *fields) replace(field, from, to);
+  }
+}
+
 // A call at the beginning of the graph whose result is the weight, for some of its readers.
 void hand_on(Graph& graph, int weight, const std::vector<int>& readers) {
   const graph::Value leaf = graph.value({weight});
@@ -50,9 +68,14 @@ void hand_on(Graph& graph, int weight, const std::vector<int>& readers) {
   node.module = leaf.name;
   node.args = {{"self", ValueRef{weight}}, {"shape", leaf.type.shape}};
   node.outputs = {static_cast<int>(graph.values.size())};
-  node.loc = graph.nodes[static_cast<size_t>(readers.front())].loc;
+  const int first = std::max(readers.front(), 0);
+  if (first < static_cast<int>(graph.nodes.size()))
+    node.loc = graph.nodes[static_cast<size_t>(first)].loc;
   for (int reader : readers)
-    replace(graph.nodes[static_cast<size_t>(reader)], weight, node.outputs[0]);
+    if (reader != kResult)
+      replace(graph.nodes[static_cast<size_t>(reader)], weight, node.outputs[0]);
+    else
+      for (graph::Nest& nest : graph.outputs) replace(nest, weight, node.outputs[0]);
   for (graph::Value& value : graph.values)
     if (value.producer >= 0) ++value.producer;
   for (Node& other : graph.nodes) ++other.id;

@@ -129,6 +129,25 @@ std::vector<Mapped> map_stages(const Plan& plan, const Graph& graph, const Resti
   return Mapping(plan, graph, rests).run();
 }
 
+std::vector<int> results_at_rest(const Graph& graph) {
+  std::set<int> out;
+  for (const graph::Nest& nest : graph.outputs)
+    graph::for_each_value(nest, [&](int id) {
+      if (rests(graph.value({id}))) out.insert(id);
+    });
+  return {out.begin(), out.end()};
+}
+
+int last_stage(const Graph& graph, const std::vector<int>& stages) {
+  int last = 0;
+  for (const graph::Nest& nest : graph.outputs)
+    graph::for_each_value(nest, [&](int id) {
+      const int producer = graph.value({id}).producer;
+      if (producer >= 0) last = std::max(last, stages[static_cast<size_t>(producer)]);
+    });
+  return last;
+}
+
 Resting resting(const Graph& graph, const std::vector<int>& stages) {
   Resting out;
   for (const Node& node : graph.nodes)
@@ -136,6 +155,8 @@ Resting resting(const Graph& graph, const std::vector<int>& stages) {
       const graph::Value& value = graph.value({id});
       if (rests(value)) out[value.name].insert(stages[static_cast<size_t>(node.id)]);
     }
+  for (int id : results_at_rest(graph))
+    out[graph.value({id}).name].insert(last_stage(graph, stages));
   for (const auto& [buffer, content] : graph.buffer_updates)
     if (const int producer = graph.value({content}).producer; producer >= 0)
       out[graph.value({buffer}).name] = {stages[static_cast<size_t>(producer)]};

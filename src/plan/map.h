@@ -24,9 +24,14 @@ std::vector<Mapped> map_stages(const Plan& plan, const graph::Graph& graph, cons
 // Whether the plan was made for the graph: the same operators, connected alike.
 bool is_for(const Plan& plan, const graph::Graph& graph);
 
+// Weights and buffers that are results themselves, ascending, and the stage that returns results:
+// the last one that makes any.
+std::vector<int> results_at_rest(const graph::Graph& graph);
+int last_stage(const graph::Graph& graph, const std::vector<int>& stages);
+
 // Stages in which weights and buffers rest when operators run in `stages`, by node: where they are
-// read, buffers that are written where their new content is made; the first stage where nothing
-// reads them.
+// read or returned, buffers that are written where their new content is made; the first stage where
+// nothing reads them.
 Resting resting(const graph::Graph& graph, const std::vector<int>& stages);
 
 }  // namespace nns::plan

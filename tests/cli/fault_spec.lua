@@ -15,6 +15,17 @@ describe('a rank that fails takes all with it', function()
       function() faults.check(unpack(case, 1, 5)) end)
   end
 
+  for _, case in ipairs {
+    { 'nnscaler run -n', 'policy', 0 }, { 'nnscaler run -n', 'setup', 1 },
+    { 'nnscaler run -n', 'hook', 1 }, { 'mpirun', 'policy', 0 }, { 'mpirun', 'data', 1 },
+    { 'torchrun', 'policy', 0 }, { 'torchrun', 'setup', 1 },
+    { 'variables set by hand', 'policy', 0 }, { 'variables set by hand', 'save', 1 },
+  } do
+    it(('%s: rank %d says first why it failed in %s'):format(case[1], case[3], case[2]), function()
+      faults.cause(case[1], 2, case[2], case[3])
+    end)
+  end
+
   it('but a slow one is waited for', function()
     local o = faults.run('nnscaler run -n', 2,
       'fault=sleep where=forward seconds=15 comm.heartbeat_s=0.3')

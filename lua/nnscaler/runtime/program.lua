@@ -389,6 +389,7 @@ function Engine:train_step(samples, context)
   if shared then
     shared:check_samples(samples, context.step or 0, self.fields and self.fields:version())
   end
+  launch.at_phase 'forward'
   local items, backwards = self:rounds(samples), 0
   local order = self:order(#items)
   for _, action in ipairs(order) do

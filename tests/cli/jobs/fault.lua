@@ -7,7 +7,8 @@ local p = nnscaler.params {
   folder = { '', 'where the time of the fault is written' },
   fault = { 'kill', 'what happens', choices = { 'none', 'kill', 'stop', 'lua', 'cpp', 'exit',
     'sleep' } },
-  where = { 'forward', 'when', choices = { 'forward', 'collective', 'save', 'long' } },
+  where = { 'forward', 'when', choices = { 'forward', 'collective', 'save', 'long', 'setup',
+    'policy', 'data', 'hook' } },
   who = { 1, 'rank that fails' }, at = { 3, 'step in which it does' },
   seconds = { 20, 'of a long computation' },
 }
@@ -39,6 +40,15 @@ local faults = {
 
 local function mine(where) return p.where == where and rank == p.who and step == p.at end
 
+-- Fails in a part of the run that is not a step: in every call, or in that of the step.
+local function fail_in(where, always)
+  if p.where ~= where or rank ~= p.who or not (always or step == p.at) then return end
+  note()
+  faults[p.fault]()
+end
+
+local samples = nnscaler.data.random_samples { size = 64, width = 8, classes = 4 }
+
 -- Every rank learns the process numbers of all.
 local function meet()
   local all = {}
@@ -51,8 +61,22 @@ end
 
 return {
   name = 'fault',
-  model = { type = 'mlp', args = { sizes = { 8, 4 } } },
-  dataset = nnscaler.data.random_samples { size = 64, width = 8, classes = 4 },
+  model = function()
+    fail_in('setup', true)
+    return require 'nnscaler.models.mlp' { sizes = { 8, 4 } }
+  end,
+  dataset = {
+    len = function() return samples:len() end,
+    get = function(_, i)
+      fail_in 'data'
+      return samples:get(i)
+    end,
+  },
+  pas_policy = function(graph)
+    fail_in('policy', true)
+    graph:replicate_rest()
+  end,
+  compute_config = { plan_ngpus = 1 },
   optimizer = { type = 'sgd', args = { lr = 0.1 } },
   micro_batch_size = 2, max_train_steps = 5, threads = 1, enable_progress_bar = false,
   gen_savedir = p.folder .. '/gen',
@@ -75,7 +99,10 @@ return {
   end,
   hook = {
     on_train_start = meet,
-    on_step_start = function(_, s) step = s end,
+    on_step_start = function(_, s)
+      step = s
+      fail_in 'hook'
+    end,
     on_save_checkpoint = function()
       if mine 'save' then
         note()

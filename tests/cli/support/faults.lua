@@ -47,6 +47,26 @@ local words = {
   exit = { '%%[run.exit%%] os.exit%%(0%%) before the common end' },
 }
 
+--- Lets a rank fail in Lua and checks that the cause stands first, once, said by that rank.
+---@param launcher string
+---@param n integer
+---@param where string 'setup', 'policy', 'data', 'hook' or 'save'
+---@param who integer
+function M.cause(launcher, n, where, who)
+  local o = M.run(launcher, n, ('fault=lua where=%s who=%d'):format(where, who))
+  assert.is_true(o.code ~= 0 and o.code ~= 124, o.said)
+  assert.equal('', o.left)
+  local first, times
+  for line in o.said:gmatch '[^\n]+' do
+    if line:find 'error: ' or line:find '| ERROR |' then
+      first = first or line
+      if line:find '^error: ' then times = (times or 0) + 1 end
+    end
+  end
+  assert.matches(('^error: rank %d, [^:]+: [^\n]*boom in Lua'):format(who), first or o.said)
+  assert.equal(1, times, o.said)
+end
+
 --- Lets a rank fail and checks everything: all leave in time, non-zero, one of them names the
 --- cause, every other rank says in one line why it leaves, and nothing is left.
 ---@param launcher string

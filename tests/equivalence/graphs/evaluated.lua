@@ -105,6 +105,12 @@ model('averages two passes', function(self, s)
   return F.mse_loss(x, s.y)
 end)
 
+model('returns a weight', function(self, s)
+  local loss = F.mse_loss(through(self, s.x, 1, 8), s.y)
+  if self.training then return loss end
+  return loss, { early = self.l[1].weight, late = self.l[8].bias }
+end)
+
 model('makes constants', function(self, s)
   local at
   if not self.training then at = T.arange(4, { dtype = 'float64' }) + 1 end
