@@ -159,3 +159,156 @@ TEST_CASE("a device that stands in a row runs its parts in turns") {
   op.devices = {3, 3, 3};
   CHECK(op.turns() == 3);
 }
+
+namespace {
+
+// A chain x → op0 → op1 → …, each with a weight of its own where `weights` says so.
+graph::Graph chain(const std::vector<std::string>& modules, const std::vector<bool>& weights,
+                   bool training = true) {
+  graph::Graph g;
+  g.name = "Chain";
+  g.training = training;
+  const TensorType type{{4, 4}, DType::f32};
+  g.values.push_back({0, type, graph::Role::input, false, "x", -1, {}});
+  g.inputs = {0};
+  int before = 0;
+  std::map<std::string, int> leaves;
+  for (size_t i = 0; i < modules.size(); ++i) {
+    graph::Node n;
+    n.id = static_cast<int>(i);
+    n.module = modules[i];
+    n.op = weights[i] ? "aten::mm" : "aten::relu";
+    n.args = {{"self", graph::ValueRef{before}}};
+    for (size_t k = 0; k < i; ++k) n.ordinal += modules[k] == n.module && weights[k] == weights[i];
+    if (weights[i]) {
+      const std::string name = modules[i] + ".weight";
+      if (!leaves.contains(name)) {
+        leaves[name] = static_cast<int>(g.values.size());
+        g.values.push_back({leaves[name], type, graph::Role::parameter, true, name, -1, {}});
+        g.parameters.push_back(leaves[name]);
+      }
+      n.args.push_back({"mat2", graph::ValueRef{leaves[name]}});
+    }
+    before = static_cast<int>(g.values.size());
+    n.outputs = {before};
+    g.values.push_back({before, type, graph::Role::activation, true, "", n.id, {}});
+    g.nodes.push_back(n);
+  }
+  g.outputs = {{graph::ValueRef{before}}};
+  return g;
+}
+
+// One operator a stage, on a device of its own.
+Plan staged(const graph::Graph& g) {
+  Plan p;
+  p.policy = "hand";
+  p.structure = graph::structure_hash(g);
+  p.stages = p.plan_ngpus = p.runtime_ngpus = static_cast<int>(g.nodes.size());
+  p.stage_devices.clear();
+  for (const auto& n : g.nodes) {
+    p.ops.push_back({{n.module, n.op, n.ordinal}, {{-1, 0, 1}}, {n.id}, n.id, -1});
+    p.stage_devices.push_back({n.id});
+  }
+  return p;
+}
+
+std::vector<int> stages_of(const Fitted& fitted) {
+  std::vector<int> out;
+  for (const OpPlan& op : fitted.ops) {
+    CHECK(op.devices == std::vector<int>{op.stage});
+    out.push_back(op.stage);
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("operators of another graph lie between their operands and readers") {
+  // Training ends with the operator of the root that evaluation begins with.
+  const auto first = chain({"a", "b", "c", ""}, {true, true, true, false});
+  const Plan p = staged(first);
+  const auto fitted = fit(p, first);
+  CHECK(stages_of(fitted) == std::vector<int>{0, 1, 2, 3});
+  const auto other = chain({"a", "", "b", "c"}, {true, false, true, true}, false);
+  CHECK(stages_of(fit(p, other, &fitted.rests)) == std::vector<int>{0, 0, 1, 2});
+  // Fewer, more, and calls again where the weights are.
+  CHECK(stages_of(fit(p, chain({"a", "c"}, {true, true}, false), &fitted.rests)) ==
+        std::vector<int>{0, 2});
+  CHECK(stages_of(fit(p, chain({"a", "a", "b", "b", ""}, {true, true, true, true, false}, false),
+                      &fitted.rests)) == std::vector<int>{0, 0, 1, 1, 3});
+  CHECK_FALSE(carry(p, other, fitted.rests));
+}
+
+TEST_CASE("a weight that is read in a later stage is handed on") {
+  const auto first = chain({"a", "b", "c"}, {true, true, true});
+  const Plan p = staged(first);
+  const auto rests = fit(p, first).rests;
+  CHECK(rests.at("b.weight") == std::set<int>{1});
+  const auto other = chain({"c", "a", "b"}, {true, true, true}, false);
+  const auto carried = carry(p, other, rests);
+  REQUIRE(carried);
+  graph::verify(*carried);
+  REQUIRE(carried->nodes.size() == 5);
+  const auto fitted = fit(p, *carried, &rests);
+  std::map<std::string, int> stages;
+  for (size_t i = 0; i < fitted.ops.size(); ++i)
+    stages[carried->nodes[i].module] = fitted.ops[i].stage;
+  // Each weight leaves from where it rests, and all is computed where the first operator is.
+  CHECK(stages ==
+        std::map<std::string, int>{{"a.weight", 0}, {"b.weight", 1}, {"a", 2}, {"b", 2}, {"c", 2}});
+  CHECK_FALSE(carry(p, *carried, rests));
+}
+
+TEST_CASE("no plan of another graph sends a value back") {
+  // All orders of four weights, each read up to twice.
+  const auto first = chain({"a", "b", "c", "d"}, {true, true, true, true});
+  const Plan p = staged(first);
+  const auto rests = fit(p, first).rests;
+  const std::string names[] = {"a", "b", "c", "d"};
+  for (int code = 0; code < 256; ++code) {
+    std::vector<std::string> modules;
+    for (int k = 0; k < 4; ++k) modules.push_back(names[(code >> (2 * k)) & 3]);
+    const auto other = chain(modules, {true, true, true, true}, code % 2 == 0);
+    const auto carried = carry(p, other, rests);
+    const graph::Graph& g = carried ? *carried : other;
+    const auto fitted = fit(p, g, &rests);
+    for (const auto& n : g.nodes)
+      for (int id : graph::inputs_of(n)) {
+        const auto& value = g.value({id});
+        const int stage = fitted.ops[static_cast<size_t>(n.id)].stage;
+        if (value.producer >= 0)
+          CHECK(fitted.ops[static_cast<size_t>(value.producer)].stage <= stage);
+        if (value.role == graph::Role::parameter) CHECK(rests.at(value.name).contains(stage));
+      }
+  }
+}
+
+TEST_CASE("what reads a buffer that is written runs where it is written") {
+  auto g = chain({"a", "b", "c"}, {true, true, true});
+  g.values[1].role = graph::Role::buffer;  // a.weight, new content made by the last operator
+  g.values[1].requires_grad = false;
+  g.parameters.erase(g.parameters.begin());
+  g.buffers = {1};
+  g.buffer_updates = {{1, g.nodes[2].outputs[0]}};
+  const Plan p = staged(g);
+  const auto fitted = fit(p, g);
+  CHECK(fitted.rests.at("a.weight") == std::set<int>{2});
+  CHECK(fitted.ops[0].stage == 2);
+  // What reads it feeds a weight of an earlier stage: no stage can hold it.
+  g.buffer_updates = {{1, g.nodes[2].outputs[0]}};
+  auto rests = fitted.rests;
+  rests["b.weight"] = {1};
+  rests["a.weight"] = {0};
+  CHECK_THROWS_WITH(fit(p, g, &rests), Catch::Contains("[plan.buffer] a.weight is written in "));
+}
+
+TEST_CASE("a plan knows a graph by module and operator") {
+  const auto first = chain({"a", "b"}, {true, true});
+  const Plan p = staged(first);
+  CHECK(knows(p, chain({"a", "a", "b"}, {true, true, true})));
+  CHECK_FALSE(knows(p, chain({"a", "b", "b"}, {true, true, false})));
+  CHECK(with_operators(p, p)->ops == p.ops);
+  Plan wide = p;
+  wide.stage_devices = {{1}, {0}};
+  CHECK_FALSE(with_operators(p, wide));
+}
