@@ -257,10 +257,11 @@ Types embedding(const CallView& call) {
   out.push_back(weight.shape[1]);
   return {{out, weight.dtype}};
 }
-// Rows may lie on several devices: each gives the rows it has, zeros else.
+// Rows may lie on several devices: each gives the rows it has, zeros else. How often a row comes is
+// counted over all indices.
 Texts embedding_text(const CallView& call) {
-  const bool whole = call.boolean("scale_grad_by_freq") || call.boolean("sparse");
-  return {whole ? "v^ e, * -> * e" : "v+ e, * -> * e"};
+  if (call.boolean("scale_grad_by_freq")) return {"v^ e, *^ -> *^ e"};
+  return {call.boolean("sparse") ? "v^ e, * -> * e" : "v+ e, * -> * e"};
 }
 Types embedding_backward(const CallView& call) {
   const TensorType& grad = call.tensor("grad_output");

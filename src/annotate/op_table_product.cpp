@@ -32,7 +32,8 @@ Types linear(const CallView& call) {
   return {{out, input.dtype}};
 }
 Texts linear_text(const CallView& call) {
-  if (call.tensor("weight").shape.size() == 1) return {"* k^, k^ -> *"};
+  if (call.tensor("weight").shape.size() == 1)
+    return {call.has("bias") ? "* k^, k^, 1 -> *" : "* k^, k^ -> *"};
   // Only one of the addends takes the bias, so its gradient is whole on each.
   if (call.has("bias")) return {"* k+, n k+, n : /k -> * n"};
   return {"* k+, n k+ -> * n"};
