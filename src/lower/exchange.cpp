@@ -40,6 +40,12 @@ std::optional<std::vector<bool>> partial_axes(const Layout& from, const OperandU
 }  // namespace
 
 Shape Exchange::group(const Layout& layout, const std::vector<int>& axes) const {
+  Shape ranks = members(layout, axes);
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+Shape Exchange::members(const Layout& layout, const std::vector<int>& axes) const {
   const auto mine = layout.coordinates(layout.position_of(device_));
   Shape ranks;
   for (size_t p = 0; p < layout.devices.size(); ++p) {
@@ -64,7 +70,7 @@ std::vector<Step> Exchange::steps(const Layout& from, const Layout& to,
   std::vector<Step> found = find_adapter(from, to, whole).steps;
   const bool ordered = std::all_of(found.begin(), found.end(), [&](const Step& s) {
     if (s.primitive == Primitive::move || s.primitive == Primitive::all_reduce) return true;
-    const Shape ranks = group(s.before, s.axes);
+    const Shape ranks = members(s.before, s.axes);
     return std::is_sorted(ranks.begin(), ranks.end());
   });
   if (ordered) return found;

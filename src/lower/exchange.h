@@ -42,6 +42,8 @@ class Exchange {
   Shape group(const Layout& layout, const std::vector<int>& axes) const;
 
  private:
+  // The same ranks in the order of the layout's devices.
+  Shape members(const Layout& layout, const std::vector<int>& axes) const;
   // `x` itself, whose gradient is summed over the axes.
   Ref copied(Ref x, const Layout& layout, const std::vector<int>& axes);
   // Steps that this class can emit: collectives over ascending devices, or a move.
