@@ -20,6 +20,16 @@ bool keeps_order(std::string_view op) {
   return std::find(kReshapes.begin(), kReshapes.end(), base) != kReshapes.end();
 }
 
+// Operators that give their operand unchanged, but in memory of its own.
+bool copies(std::string_view op) {
+  return op == "aten::clone" || op.starts_with("aten::_to_copy");
+}
+
+// Whether elements change; complex numbers and pairs of real ones are one memory.
+bool converts(const TensorType& from, const TensorType& to) {
+  return from.dtype != to.dtype && is_complex(from.dtype) == is_complex(to.dtype);
+}
+
 }  // namespace
 
 Storage::Storage(const Program& program)
@@ -43,8 +53,10 @@ void Storage::see(const Instr& instr) {
     if (out < 0) continue;
     const size_t o = static_cast<size_t>(out), from = static_cast<size_t>(in[0]);
     const annotate::OpInfo* info = annotate::find(instr.op);
-    const bool same = info != nullptr && info->identity && program_.slot(out).type == type;
-    bool view = is_in_place(instr.op) || same || (info != nullptr && info->view);
+    const TensorType& made = program_.slot(out).type;
+    const bool same = info != nullptr && info->identity && made == type && !copies(instr.op);
+    bool view = is_in_place(instr.op) || same ||
+                (info != nullptr && info->view && !copies(instr.op) && !converts(type, made));
     if (keeps_order(instr.op))
       view = contiguous_[from];
     else if (view && !is_in_place(instr.op) && !same)
