@@ -125,13 +125,8 @@ class Rank {
     store(instr.outs.at(0), std::move(result));
     finish(instr);
   }
-  bool is_weight(const Array& a) const {
-    return std::any_of(program_.parameters.begin(), program_.parameters.end(),
-                       [&](int id) { return lasting_.at(id).memory == a.memory; });
-  }
-  void count(const std::string& op, size_t ranks, int64_t elements, bool weights, DType dtype) {
-    const std::string key =
-        fmt::format("{} {} {}{}", segment().name, op, ranks, weights ? " weights" : "");
+  void count(const std::string& op, size_t ranks, int64_t elements, DType dtype) {
+    const std::string key = fmt::format("{} {} {}", segment().name, op, ranks);
     measured.sent[key] += elements * size_of(dtype);
     ++measured.calls[key];
   }
@@ -392,7 +387,7 @@ class Rank {
       if (r.peer != number_) elements += part.count();
       mail[{number_, r.peer, tag, micro}].push_back(part);
     }
-    count(op, 0, elements, false, x.dtype);
+    count(op, 0, elements, x.dtype);
   }
   // All regions, or nothing where one has not come.
   bool collect(int out, const Shape& moves, int64_t tag, int micro, Mail& mail) {
@@ -513,9 +508,7 @@ class World {
     std::string op = instr.op.substr(6);
     const bool scatter = op == "scatter_gradient";
     if (scatter) op = "reduce_scatter";
-    const auto count = [&](int64_t elements) {
-      one.count(op, group.size(), elements, scatter || one.is_weight(mine), mine.dtype);
-    };
+    const auto count = [&](int64_t elements) { one.count(op, group.size(), elements, mine.dtype); };
     if (op == "all_reduce") {
       const Arg* how = find_arg(instr, "reduce");
       const bool most = how != nullptr && std::get<std::string>(*how) == "max";

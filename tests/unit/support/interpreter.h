@@ -28,7 +28,7 @@ struct Inputs {
 struct Measured {
   int64_t peak = 0;                     // of the tensors made while one micro-batch ran
   int64_t saved = 0;                    // after its forward
-  std::map<std::string, int64_t> sent;  // by "segment op ranks [weights]", over all micro-batches
+  std::map<std::string, int64_t> sent;  // by "segment op ranks", over all micro-batches
   std::map<std::string, int64_t> calls;
   std::map<std::string, int64_t> runs;  // of each segment
   int64_t copied_gradients = 0;         // accumulations that had to copy

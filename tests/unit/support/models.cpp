@@ -196,14 +196,13 @@ std::string difference(const Outcome& want, const Outcome& got, double tolerance
   return {};
 }
 
-std::string unmeasured(const Programs& programs, const Outcome& got) {
+std::string miscounted(const Programs& programs, const Outcome& got) {
   for (size_t r = 0; r < programs.ranks.size(); ++r) {
     const lower::Program& program = programs.ranks[r].program;
     const Measured& measured = got.ranks[r];
     std::map<std::string, int64_t> sent, calls;
     for (const lower::Traffic& t : lower::traffic(program, lower::buckets(program, 1 << 20))) {
-      const std::string key =
-          fmt::format("{} {} {}{}", t.segment, t.op, t.ranks, t.weights ? " weights" : "");
+      const std::string key = fmt::format("{} {} {}", t.segment, t.op, t.ranks);
       const auto runs = measured.runs.find(t.segment);
       const int64_t times = t.segment == "step"           ? 1
                             : runs == measured.runs.end() ? 0
@@ -221,6 +220,14 @@ std::string unmeasured(const Programs& programs, const Outcome& got) {
       return fmt::format("rank {} sends {}, not {}", r, spelled(measured.sent), spelled(sent));
     if (spelled(calls) != spelled(measured.calls))
       return fmt::format("rank {} calls {}, not {}", r, spelled(measured.calls), spelled(calls));
+  }
+  return {};
+}
+
+std::string unmeasured(const Programs& programs, const Outcome& got) {
+  for (size_t r = 0; r < programs.ranks.size(); ++r) {
+    const lower::Program& program = programs.ranks[r].program;
+    const Measured& measured = got.ranks[r];
     // Where a rank runs several stages, a micro-batch does not go through its segments in order.
     if (program.segments.size() > 3) continue;
     const lower::Memory memory = lower::memory(program);

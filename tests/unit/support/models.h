@@ -28,8 +28,11 @@ GraphPtr oddities();
 // zero.
 std::string difference(const Outcome& want, const Outcome& got, double tolerance = 1e-12);
 
-// What differs between what the interpreter measured and what `memory` and `traffic` say of the
+// What differs between the messages that the interpreter counted and what `traffic` says of the
 // Programs, or nothing.
+std::string miscounted(const Programs& programs, const Outcome& got);
+// The same of the memory that it measured and `memory`. Exact where no reshape has to copy and no
+// join has its parts side by side.
 std::string unmeasured(const Programs& programs, const Outcome& got);
 
 }  // namespace nns::test
