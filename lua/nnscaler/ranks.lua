@@ -48,7 +48,7 @@ function M.local_world_size() return place().local_size end
 
 -- The group of all ranks; for those that have joined.
 local function everybody()
-  local comm = require 'nnscaler.runtime.comm'
+  local comm = require 'nnscaler.runtime.groups'
   return comm.group(comm.all_ranks())
 end
 

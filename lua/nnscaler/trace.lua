@@ -102,9 +102,11 @@ end
 ---@field arg_names? string[] names of forward's arguments; by default the model's forward_arg_names
 ---@field loss? boolean false: forward may return anything, and arguments that require gradients
 ---   get some; by default its first result is the loss
+---@field known? string hash of the graph that an earlier trace gave
 
 --- Traces `model(args…)` into a Graph. Only shapes and dtypes of the tensors in `args` matter.
---- The model runs twice, and both runs must give the same graph.
+--- The model runs twice, and both runs must give the same graph; once where the first gives the one
+--- that is known.
 ---@param model table|function a module, or a function of tensors
 ---@param args table arguments of forward; `n` counts them where some are nil
 ---@param opts? nnscaler.trace.Opts
@@ -121,6 +123,8 @@ function M.trace(model, args, opts)
     return record(spec, model, training)
   end)
   for _, text in ipairs(warnings) do log.warning_once('%s', text) end
+  anchors_of[first] = anchors
+  if first:hash() == opts.known then return first, warnings end
   local second = finally(forbid_unstable(), function() return record(spec, model, training) end)
   if first:hash() ~= second:hash() then
     local a, b = first_difference(first:text(), second:text())
@@ -128,7 +132,6 @@ function M.trace(model, args, opts)
       :format(spec.name, a:gsub('^%s+', ''), (b:gsub('^%s+', ''))),
       'forward must not depend on what changes between calls: counters, random numbers, time')
   end
-  anchors_of[first] = anchors
   return first, warnings
 end
 
@@ -200,8 +203,8 @@ function Cache:get(args, training)
       self.name, oldest)
   end
   local start = base.clock()
-  local function make()
-    return (M.trace(self.model, args, { training = training, name = self.name,
+  local function make(known)
+    return (M.trace(self.model, args, { training = training, name = self.name, known = known,
                                         arg_names = self.arg_names, loss = self.loss }))
   end
   local graph = self.obtain and self.obtain(key, make) or make()
@@ -216,7 +219,8 @@ end
 
 ---@class nnscaler.trace.CacheOpts
 ---@field build? fun(graph: nnscaler.Graph): any what is kept for each graph; by default itself
----@field obtain? fun(key: string, make: fun(): nnscaler.Graph): nnscaler.Graph a graph kept before
+---@field obtain? fun(key: string, make: fun(known?: string): nnscaler.Graph): nnscaler.Graph a
+---  graph kept before; `make` takes the hash of one that an earlier trace gave
 ---@field limit? integer specialisations kept, 16 unless told
 ---@field name? string
 ---@field arg_names? string[]

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/build_id.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "base/types.h"
@@ -212,6 +213,7 @@ int open(lua_State* L) {
                             {"json_decode", guarded<json_decode>}});
   for (const auto& [key, text] : {std::pair<const char*, std::string>{"version", kVersion},
                                   {"compiler", kCompiler},
+                                  {"build", build_id()},
                                   {"executable", executable()}}) {
     script::push_string(L, text);
     lua_setfield(L, -2, key);

@@ -1,6 +1,6 @@
 #include "bind/bind.h"
 
-#include "script/state.h"
+#include "script/library.h"
 
 namespace nns::bind {
 
@@ -15,6 +15,8 @@ std::vector<std::string> strings_at(lua_State* L, int index) {
   return list;
 }
 
+namespace {
+
 void open_core(lua_State* L) {
   open_base(L);
   open_job(L);
@@ -24,5 +26,12 @@ void open_core(lua_State* L) {
   open_process(L);
   open_launch(L);
 }
+
+[[maybe_unused]] const bool kSet = [] {
+  script::set_core_opener(open_core);
+  return true;
+}();
+
+}  // namespace
 
 }  // namespace nns::bind

@@ -12,9 +12,7 @@ namespace nns::bind {
 // The list of strings at `index`; empty where there is no table.
 std::vector<std::string> strings_at(lua_State* L, int index);
 
-// Registers all modules below; called for every new machine.
-void open_core(lua_State* L);
-
+// Each registers its module; all are called for every new machine.
 void open_base(lua_State* L);     // nnscaler._C.base: log, files, json, hashes, version
 void open_graph(lua_State* L);    // nnscaler._C.graph: graphs, operator table
 void open_plan(lua_State* L);     // nnscaler._C.plan: policies' builder, plans, schedules

@@ -3,6 +3,7 @@
 
 #include "annotate/grammar.h"
 #include "bind/bind.h"
+#include "graph/difference.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -110,6 +111,12 @@ int graph_hash(lua_State* L) {  // 16 hexadecimal digits
 }
 int graph_structure(lua_State* L) {
   push_string(L, hex(structure_hash(check_graph(L, 1))));
+  return 1;
+}
+int graph_difference(lua_State* L) {  // (graph before, graph) → where they differ first, or nil
+  const auto text = graph::difference(check_graph(L, 1), check_graph(L, 2));
+  if (!text) return 0;
+  push_string(L, *text);
   return 1;
 }
 int graph_name(lua_State* L) {
@@ -240,6 +247,7 @@ void make_graph_type(lua_State* L) {
                              {"json", guarded<graph_json>},
                              {"hash", guarded<graph_hash>},
                              {"structure", guarded<graph_structure>},
+                             {"difference", guarded<graph_difference>},
                              {"name", guarded<graph_name>},
                              {"training", guarded<graph_training>},
                              {"nodes", guarded<graph_nodes>},

@@ -1,4 +1,5 @@
 // nnscaler._C.lower: graphs become Programs; Programs as text, JSON and Lua.
+#include <atomic>
 #include <memory>
 
 #include "bind/bind.h"
@@ -8,6 +9,7 @@
 #include "lower/check_ranks.h"
 #include "lower/lower.h"
 #include "lower/memory.h"
+#include "lower/program_json.h"
 #include "lower/rule.h"
 #include "lower/signature.h"
 #include "lower/traffic.h"
@@ -21,6 +23,7 @@ using script::guarded;
 using script::push_string;
 using Handle = std::shared_ptr<const Lowered>;
 constexpr const char* kProgramType = "nnscaler.Program";
+std::atomic<int64_t> lowerings = 0;  // of this process
 
 const Lowered& check_program(lua_State* L) {
   return *script::check_object<Handle>(L, 1, kProgramType);
@@ -48,8 +51,23 @@ int lower_graph(lua_State* L) {
       options.homes = (*script::check_object<Handle>(L, lua_gettop(L), kProgramType)).homes;
     lua_pop(L, 1);
   }
+  ++lowerings;
   script::push_object<Handle>(L, kProgramType,
                               std::make_shared<const Lowered>(lower::lower(graph, options)));
+  return 1;
+}
+
+// (text) → program, as `json` of it wrote it
+int read_program(lua_State* L) {
+  script::push_object<Handle>(
+      L, kProgramType,
+      std::make_shared<const Lowered>(lower::from_json(script::check_string(L, 1))));
+  return 1;
+}
+
+// () → how often this process has lowered a graph.
+int count_lowerings(lua_State* L) {
+  lua_pushinteger(L, lowerings.load());
   return 1;
 }
 
@@ -71,7 +89,7 @@ int text(lua_State* L) {
   return 1;
 }
 int json(lua_State* L) {
-  push_string(L, lower::to_json(program(L)));
+  push_string(L, lower::to_json(check_program(L)));
   return 1;
 }
 int hash(lua_State* L) {
@@ -399,6 +417,8 @@ int open(lua_State* L) {
                              {"warnings", guarded<lines<&Lowered::warnings>>}});
   lua_newtable(L);
   script::set_functions(L, {{"lower", guarded<lower_graph>},
+                            {"from_json", guarded<read_program>},
+                            {"count", guarded<count_lowerings>},
                             {"check_ranks", guarded<check_all>},
                             {"rules", guarded<rules>},
                             {"signatures", guarded<signatures>},

@@ -1,20 +1,15 @@
 // JSON form of a graph: complete (source places too), keys in a fixed order, read back strictly:
 // every field must be there with its type, unknown fields and damaged wiring are refused.
 #include <cmath>
-#include <limits>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "graph/graph.h"
+#include "graph/json_reader.h"
 
 namespace nns::graph {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 constexpr const char* kFormat = "nnscaler graph";
 constexpr int kVersion = 1;
-constexpr int kMaxDepth = 64;
 
 // --- writing -------------------------------------------------------------------------------------
 
@@ -51,6 +46,12 @@ struct ArgWriter {
   Json operator()(const Symbol& x) const { return {{"symbol", x.name}}; }
 };
 
+}  // namespace
+
+Json write_arg(const Arg& arg) {
+  return std::visit(ArgWriter{}, arg);
+}
+
 Json write_nest(const Nest& nest) {
   struct Writer {
     Json operator()(std::monostate) const { return nullptr; }
@@ -73,6 +74,8 @@ std::string to_hex(const std::string& bytes) {
   return out;
 }
 
+namespace {
+
 Json write_value(const Value& v) {
   return {{"id", v.id},
           {"shape", v.type.shape},
@@ -87,10 +90,9 @@ Json write_value(const Value& v) {
 Json write_node(const Node& n) {
   return {{"id", n.id},
           {"op", n.op},
-          {"args", list_of(n.args,
-                           [](const NamedArg& a) {
-                             return Json::array({a.name, std::visit(ArgWriter{}, a.value)});
-                           })},
+          {"args",
+           list_of(n.args,
+                   [](const NamedArg& a) { return Json::array({a.name, write_arg(a.value)}); })},
           {"outputs", n.outputs},
           {"module", n.module},
           {"ordinal", n.ordinal},
@@ -103,125 +105,6 @@ Json write_node(const Node& n) {
 }
 
 // --- reading -------------------------------------------------------------------------------------
-
-[[noreturn]] void refuse(const std::string& path, const Json& got, std::string_view expected) {
-  std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "…";
-  fail(ErrorKind::state, "[graph.from_json] {}: {}; expected {}", path, text, expected);
-}
-
-int64_t read_int(const Json& j, const std::string& path) {
-  const bool fits =
-      j.is_number_integer() && !(j.is_number_unsigned() && j.get<uint64_t>() > uint64_t{INT64_MAX});
-  if (!fits) refuse(path, j, "an integer");
-  return j.get<int64_t>();
-}
-int read_id(const Json& j, const std::string& path) {
-  const int64_t x = read_int(j, path);
-  if (x < -1 || x > std::numeric_limits<int>::max()) refuse(path, j, "an id");
-  return static_cast<int>(x);
-}
-bool read_bool(const Json& j, const std::string& path) {
-  if (!j.is_boolean()) refuse(path, j, "true or false");
-  return j.get<bool>();
-}
-std::string read_string(const Json& j, const std::string& path) {
-  if (!j.is_string()) refuse(path, j, "a string");
-  return j.get<std::string>();
-}
-double read_real(const Json& j, const std::string& path) {
-  if (j == "nan") return std::numeric_limits<double>::quiet_NaN();
-  if (j == "inf") return std::numeric_limits<double>::infinity();
-  if (j == "-inf") return -std::numeric_limits<double>::infinity();
-  if (!j.is_number()) refuse(path, j, "a number");
-  return j.get<double>();
-}
-DType read_dtype(const Json& j, const std::string& path) {
-  const auto dtype = dtype_from_name(read_string(j, path));
-  if (!dtype) refuse(path, j, "the name of a dtype");
-  return *dtype;
-}
-std::string read_hex(const Json& j, const std::string& path) {
-  constexpr std::string_view digits = "0123456789abcdef";
-  const std::string text = read_string(j, path);
-  if (text.size() % 2 != 0 || text.find_first_not_of(digits) != std::string::npos)
-    refuse(path, j, "pairs of hexadecimal digits");
-  std::string bytes;
-  for (size_t i = 0; i < text.size(); i += 2)
-    bytes += static_cast<char>(digits.find(text[i]) * 16 + digits.find(text[i + 1]));
-  return bytes;
-}
-ValueRef read_ref(const Json& j, const std::string& path) {
-  return {read_id(j, path)};
-}
-
-template <class F>
-auto read_list(const Json& j, const std::string& path, F one) {
-  if (!j.is_array()) refuse(path, j, "a list");
-  std::vector<decltype(one(j, path))> out;
-  for (size_t i = 0; i < j.size(); ++i) out.push_back(one(j[i], fmt::format("{}[{}]", path, i)));
-  return out;
-}
-
-// An object whose fields are taken one by one; `done` refuses what is left.
-class Fields {
- public:
-  Fields(const Json& j, std::string path) : j_(j), path_(std::move(path)) {
-    if (!j.is_object()) refuse(path_, j, "an object");
-  }
-  template <class F>
-  auto take(const char* key, F read) {
-    const auto it = j_.find(key);
-    if (it == j_.end()) refuse(path_, j_, fmt::format("a field '{}'", key));
-    ++taken_;
-    return read(*it, path_ + "." + key);
-  }
-  void done() {
-    if (taken_ != j_.size()) refuse(path_, j_, fmt::format("{} fields", taken_));
-  }
-
- private:
-  const Json& j_;
-  std::string path_;
-  size_t taken_ = 0;
-};
-
-// The one entry of {"kind": content}.
-std::pair<std::string, Json> tagged(const Json& j, const std::string& path) {
-  if (!j.is_object() || j.size() != 1) refuse(path, j, "an object with one field");
-  return {j.begin().key(), j.begin().value()};
-}
-
-Arg read_arg(const Json& j, const std::string& path) {
-  if (j.is_null()) return std::monostate{};
-  if (j.is_boolean()) return j.get<bool>();
-  if (j.is_string()) return j.get<std::string>();
-  if (j.is_number_integer()) return read_int(j, path);
-  const auto [kind, content] = tagged(j, path);
-  if (kind == "value") return read_ref(content, path);
-  if (kind == "values") return read_list(content, path, read_ref);
-  if (kind == "real") return read_real(content, path);
-  if (kind == "integers") return read_list(content, path, read_int);
-  if (kind == "reals") return read_list(content, path, read_real);
-  if (kind == "booleans") return read_list(content, path, read_bool);
-  if (kind == "dtype") return read_dtype(content, path);
-  if (kind == "symbol") return Symbol{read_string(content, path)};
-  refuse(path, j, "a kind of argument");
-}
-
-Nest read_nest(const Json& j, const std::string& path) {
-  if (j.is_null()) return {std::monostate{}};
-  if (j.is_boolean()) return {j.get<bool>()};
-  if (j.is_string()) return {j.get<std::string>()};
-  const auto [kind, content] = tagged(j, path);
-  if (kind == "value") return {read_ref(content, path)};
-  if (kind == "real") return {read_real(content, path)};
-  if (kind != "table") refuse(path, j, "a value, a real or a table");
-  return {read_list(content, path, [](const Json& entry, const std::string& place) {
-    if (!entry.is_array() || entry.size() != 2) refuse(place, entry, "a pair");
-    return std::pair{read_string(entry[0], place), read_nest(entry[1], place)};
-  })};
-}
 
 Value read_value(const Json& j, const std::string& path) {
   Fields f(j, path);
@@ -242,11 +125,6 @@ Value read_value(const Json& j, const std::string& path) {
   v.data = f.take("data", read_hex);
   f.done();
   return v;
-}
-
-NamedArg read_named_arg(const Json& j, const std::string& path) {
-  if (!j.is_array() || j.size() != 2) refuse(path, j, "a pair of name and value");
-  return {read_string(j[0], path), read_arg(j[1], path)};
 }
 
 std::vector<int> read_ids(const Json& j, const std::string& path) {
@@ -273,35 +151,10 @@ Node read_node(const Json& j, const std::string& path) {
   return n;
 }
 
-template <class F>
-auto list_reader(F one) {
-  return [one](const Json& j, const std::string& path) { return read_list(j, path, one); };
-}
-template <class F>
-auto pair_reader(F one) {
-  return list_reader([one](const Json& j, const std::string& path) {
-    if (!j.is_array() || j.size() != 2) refuse(path, j, "a pair");
-    return std::pair{one(j[0], path), one(j[1], path)};
-  });
-}
-
-Json parse_text(std::string_view text) {
-  const auto limit = [](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth)
-      fail(ErrorKind::state, "[graph.from_json] nested deeper than {} levels", kMaxDepth);
-    return true;
-  };
-  try {
-    return Json::parse(text, limit);
-  } catch (const Json::exception& e) {
-    fail(ErrorKind::state, "[graph.from_json] not JSON: {}", e.what());
-  }
-}
-
 }  // namespace
 
 std::string to_json(const Arg& arg) {
-  return std::visit(ArgWriter{}, arg).dump();
+  return write_arg(arg).dump();
 }
 std::string to_json(const Nest& nest) {
   return write_nest(nest).dump();
@@ -327,7 +180,7 @@ std::string to_json(const Graph& g) {
 }
 
 Graph from_json(std::string_view text) {
-  const Json j = parse_text(text);
+  const Json j = parse_json(text, "graph");
   Fields f(j, "graph");
   const auto format = f.take("format", read_string);
   if (format != kFormat) refuse("graph.format", format, kFormat);
@@ -344,8 +197,8 @@ Graph from_json(std::string_view text) {
   g.parameters = f.take("parameters", read_ids);
   g.buffers = f.take("buffers", read_ids);
   g.outputs = f.take("outputs", list_reader(read_nest));
-  g.buffer_updates = f.take("buffer_updates", pair_reader(read_id));
-  g.aliases = f.take("aliases", pair_reader(read_string));
+  g.buffer_updates = f.take("buffer_updates", pair_reader(read_id, read_id));
+  g.aliases = f.take("aliases", pair_reader(read_string, read_string));
   f.done();
   if (const auto fault = find_fault(g))
     fail(ErrorKind::state, "[graph.from_json] graph '{}': {}", g.name, *fault);

@@ -1,12 +1,13 @@
 #include "launch/launch.h"
 
-#include <array>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
 
 #include "base/error.h"
+#include "job/schema.h"
 
 namespace nns::launch {
 namespace {
@@ -25,8 +26,6 @@ constexpr Names kTorchrun{"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL
 // A batch script has SLURM_PROCID and SLURM_NTASKS as well, but is one process: only srun sets
 // those of a step.
 constexpr Names kSlurm{"slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""};
-
-constexpr std::array<const char*, 5> kBackends{"auto", "local", "gloo", "mpi", "nccl"};
 
 std::optional<int> number(const Environment& environment, const std::string& name) {
   const auto text = environment(name);
@@ -126,9 +125,10 @@ std::string choose_backend(const std::string& wanted, const Launch& launch,
                            const Environment& environment, bool on_gpu) {
   bool known = wanted.empty();
   std::string all;
-  for (const char* name : kBackends) {
+  std::istringstream names(job::find_key("comm.backend")->choices);
+  for (std::string name; names >> name;) {
     known = known || wanted == name;
-    all += (all.empty() ? "" : ", ") + std::string(name);
+    all += (all.empty() ? "" : ", ") + name;
   }
   if (!known)
     fail(ErrorKind::usage, "[comm.backend] unknown back end '{}'; expected one of {}", wanted, all);

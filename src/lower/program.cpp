@@ -1,16 +1,11 @@
-// Text, JSON and hash of a Program.
-#include "lower/program.h"
+// Text and hash of a Program.
+#include "lower/program_json.h"
 
 #include <fmt/format.h>
-
-#include <nlohmann/json.hpp>
 
 #include <set>
 
 namespace nns::lower {
-namespace {
-
-using Json = nlohmann::json;
 
 std::string_view name_of(SlotRole role) {
   switch (role) {
@@ -43,6 +38,8 @@ std::string_view name_of(InstrKind kind) {
   }
   return "?";
 }
+
+namespace {
 
 std::string slots_text(const std::vector<int>& ids) {
   std::string text;
@@ -119,21 +116,6 @@ std::string write_text(const Program& program, bool locations) {
   return text;
 }
 
-Json instr_json(const Instr& instr) {
-  Json j = {{"kind", name_of(instr.kind)}};
-  if (!instr.op.empty()) j["op"] = instr.op;
-  Json args = Json::array();
-  for (const NamedArg& a : instr.args)
-    args.push_back(Json::array({a.name, Json::parse(graph::to_json(a.value))}));
-  j["args"] = args;
-  if (!instr.outs.empty()) j["outs"] = instr.outs;
-  if (instr.target >= 0) j["target"] = instr.target;
-  if (instr.node >= 0) j["node"] = instr.node;
-  if (!instr.module.empty()) j["module"] = instr.module;
-  if (instr.loc.line > 0) j["place"] = Json::array({instr.loc.file, instr.loc.line});
-  return j;
-}
-
 }  // namespace
 
 std::vector<std::vector<int>> groups_of(const Program& program) {
@@ -158,48 +140,6 @@ std::string to_text(const Program& program) {
 
 uint64_t hash(const Program& program) {
   return hash_bytes(write_text(program, false));
-}
-
-std::string to_json(const Program& program) {
-  Json j = {{"format", 1},
-            {"model", program.model},
-            {"rank", program.rank},
-            {"world", program.world},
-            {"training", program.training},
-            {"graph", hex(program.graph_hash)},
-            {"parameters", program.parameters},
-            {"buffers", program.buffers},
-            {"constants", program.constants}};
-  for (const Slot& slot : program.slots)
-    j["slots"].push_back({{"name", slot.name},
-                          {"role", name_of(slot.role)},
-                          {"shape", slot.type.shape},
-                          {"dtype", nns::name_of(slot.type.dtype)}});
-  for (const Segment& segment : program.segments) {
-    Json s = {{"name", segment.name},         {"stage", segment.stage},
-              {"inputs", segment.inputs},     {"outputs", segment.outputs},
-              {"saved_in", segment.saved_in}, {"saved_out", segment.saved_out}};
-    s["instrs"] = Json::array();
-    for (const Instr& instr : segment.instrs) s["instrs"].push_back(instr_json(instr));
-    s["blocks"] = Json::array();
-    for (const BlockRun& run : segment.blocks)
-      s["blocks"].push_back(
-          {{"body", run.body}, {"first", run.first}, {"last", run.last}, {"path", run.path}});
-    for (const Loop& loop : segment.loops)
-      s["loops"].push_back({{"first", loop.first}, {"size", loop.size}, {"count", loop.count}});
-    j["segments"].push_back(s);
-  }
-  j["outputs"] = Json::array();
-  for (const graph::Nest& nest : program.outputs)
-    j["outputs"].push_back(Json::parse(graph::to_json(nest)));
-  if (program.embedded) {
-    j["seeds"] = program.seeds;
-    j["input_gradients"] = program.input_gradients;
-  }
-  j["schedule"] = Json::array();
-  for (const ScheduleEntry& entry : program.schedule)
-    j["schedule"].push_back({{"segment", entry.segment}, {"micro_batch", entry.micro_batch}});
-  return j.dump();
 }
 
 }  // namespace nns::lower

@@ -81,12 +81,18 @@ inline double uniform(const Stream& s, uint64_t element) {
   return static_cast<double>(word64(s, element) >> 11) * 0x1p-53;
 }
 
-// Standard normal (Box–Muller; elements 2i and 2i+1 share a pair of uniforms).
+// Standard normal values of elements 2 pair and 2 pair + 1 (Box–Muller of their uniforms).
+inline std::array<double, 2> normal_pair(const Stream& s, uint64_t pair) {
+  const Block b = s.block(pair);
+  const auto unit = [](uint32_t high, uint32_t low) {
+    return static_cast<double>((uint64_t{high} << 32 | low) >> 11) * 0x1p-53;
+  };
+  const double radius = std::sqrt(-2.0 * std::log(1.0 - unit(b[0], b[1])));
+  const double angle = 2.0 * 3.14159265358979323846 * unit(b[2], b[3]);
+  return {radius * std::cos(angle), radius * std::sin(angle)};
+}
 inline double normal(const Stream& s, uint64_t element) {
-  const uint64_t even = element & ~uint64_t{1};
-  const double radius = std::sqrt(-2.0 * std::log(1.0 - uniform(s, even)));
-  const double angle = 2.0 * 3.14159265358979323846 * uniform(s, even + 1);
-  return radius * (element == even ? std::cos(angle) : std::sin(angle));
+  return normal_pair(s, element / 2)[element % 2];
 }
 
 // The inverse of the normal distribution function, for 0 < q < 1: a rational first guess, then

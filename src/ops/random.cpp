@@ -86,8 +86,8 @@ at::Tensor dropout_cpu(const at::Tensor& input, double p, std::string_view key, 
 
 namespace {
 
-// Writes draw(element index) to every element. Values are computed in double and rounded once, so
-// the float32 tensor is the rounded float64 one.
+// Has `draw(element, count, put)` write runs of elements: put(i, value) sets the i-th of a run.
+// Values are computed in double and rounded once, so the float32 tensor is the rounded float64 one.
 template <class Draw>
 at::Tensor& fill(at::Tensor& self, OptionalShape offset, OptionalShape full, Draw draw) {
   const Slice slice = checked_slice(self.sizes(), offset, full);
@@ -99,8 +99,8 @@ at::Tensor& fill(at::Tensor& self, OptionalShape offset, OptionalShape full, Dra
         scalar_t* to = target.mutable_data_ptr<scalar_t>();
         at::parallel_for(0, slice.numel_local(), kGrain, [&](int64_t begin, int64_t end) {
           slice.for_each_run(begin, end, [&](int64_t local, int64_t at, int64_t count) {
-            for (int64_t i = 0; i < count; ++i)
-              to[local + i] = static_cast<scalar_t>(draw(static_cast<uint64_t>(at + i)));
+            draw(static_cast<uint64_t>(at), count,
+                 [&](int64_t i, double value) { to[local + i] = static_cast<scalar_t>(value); });
           });
         });
       });
@@ -108,16 +108,37 @@ at::Tensor& fill(at::Tensor& self, OptionalShape offset, OptionalShape full, Dra
   return self;
 }
 
+// Draws of elements one by one.
+template <class Draw>
+auto each(Draw draw) {
+  return [draw](uint64_t element, int64_t count, auto put) {
+    for (int64_t i = 0; i < count; ++i) put(i, draw(element + static_cast<uint64_t>(i)));
+  };
+}
+
 at::Tensor& fill_normal_(at::Tensor& self, double mean, double std, c10::string_view key,
                          int64_t seed, OptionalShape offset, OptionalShape full) {
   const Stream s = checked_stream(key, seed, 0, 0);
-  return fill(self, offset, full, [=](uint64_t e) { return mean + std * normal(s, e); });
+  return fill(self, offset, full, [=](uint64_t element, int64_t count, auto put) {
+    const auto pair = [&](int64_t i) {
+      return normal_pair(s, (element + static_cast<uint64_t>(i)) / 2);
+    };
+    int64_t i = 0;
+    if (element % 2 == 1 && count > 0) put(i++, mean + std * pair(0)[1]);
+    for (; i + 1 < count; i += 2) {
+      const auto [first, second] = pair(i);
+      put(i, mean + std * first);
+      put(i + 1, mean + std * second);
+    }
+    if (i < count) put(i, mean + std * pair(i)[0]);
+  });
 }
 
 at::Tensor& fill_uniform_(at::Tensor& self, double low, double high, c10::string_view key,
                           int64_t seed, OptionalShape offset, OptionalShape full) {
   const Stream s = checked_stream(key, seed, 0, 0);
-  return fill(self, offset, full, [=](uint64_t e) { return low + (high - low) * uniform(s, e); });
+  return fill(self, offset, full,
+              each([=](uint64_t e) { return low + (high - low) * uniform(s, e); }));
 }
 
 // Normal values conditioned on lying in [low, high], by inversion.
@@ -134,11 +155,11 @@ at::Tensor& fill_trunc_normal_(at::Tensor& self, double mean, double std, double
          "[ops.fill_trunc_normal_] mean {}, std {}, bounds {} and {}; expected std > 0 and some "
          "probability between the bounds",
          mean, std, low, high);
-  return fill(self, offset, full, [=](uint64_t e) {
-    // The half step keeps the argument away from 0 and 1.
-    const double u = from + (to - from) * (uniform(s, e) + 0x1p-54);
-    return std::min(high, std::max(low, mean + std * normal_quantile(u)));
-  });
+  return fill(self, offset, full, each([=](uint64_t e) {
+                // The half step keeps the argument away from 0 and 1.
+                const double u = from + (to - from) * (uniform(s, e) + 0x1p-54);
+                return std::min(high, std::max(low, mean + std * normal_quantile(u)));
+              }));
 }
 
 // Orthonormal rows or columns (whichever are fewer) of the matrix of dimension 0 by all others: the

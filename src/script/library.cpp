@@ -8,13 +8,14 @@
 #include <filesystem>
 
 #include "base/file.h"
-#include "bind/bind.h"
 #include "launch/link.h"
 
 namespace nns::script {
 namespace {
 
 namespace fs = std::filesystem;
+
+void (*core_opener)(lua_State*) = nullptr;
 
 // Folder from which the library is read while developing, or "".
 std::string disk_library() {
@@ -233,6 +234,10 @@ setmetatable(_G, {
 
 }  // namespace
 
+void set_core_opener(void (*open)(lua_State*)) {
+  core_opener = open;
+}
+
 void open_library(State& state) {
   lua_State* L = state.raw();
   // Without 64-bit references the heap ends at 2 GB and long runs die of it.
@@ -273,7 +278,7 @@ void open_library(State& state) {
   set_functions(L, {{"exit", guarded<exit_process>}});
   lua_settop(L, 0);
 
-  bind::open_core(L);
+  if (core_opener != nullptr) core_opener(L);
   state.load_text(kCoroutines, "=coroutines");
   state.call(0, 0);
   state.load_text(kStrict, "=strict");

@@ -19,6 +19,10 @@ extern const size_t kEmbeddedCount;
 // Prepares a new machine; called by State's constructor.
 void open_library(State& state);
 
+// What every machine gets beside the library: the folder that binds the planner core says so when
+// it is loaded, since it stands below this one.
+void set_core_opener(void (*open)(lua_State*));
+
 // Opens libnnscaler_torch beside this library (once a process) and registers its modules in the
 // state. Throws a state Error with the loader's words if it cannot be opened.
 void open_torch(lua_State* L);

@@ -37,5 +37,20 @@ describe('local communicator', function()
     end
   end)
 
+  it('is one of the back ends that comm.backend names', function()
+    local type
+    for _, key in ipairs(require('nnscaler._C.job').keys()) do
+      if key.path == 'comm.backend' then type = key.type end
+    end
+    local named, there = {}, {}
+    for name in type:gmatch '%w+' do
+      if name ~= 'auto' then named[#named + 1] = name end
+    end
+    for i, backend in ipairs(comm.backends()) do there[i] = backend.name end
+    table.sort(named)
+    table.sort(there)
+    assert.same(named, there)
+  end)
+
   it('is nil before a rank has joined', function() assert.is_nil(comm.current()) end)
 end)

@@ -1,8 +1,10 @@
 --- The store of generated programs: when a file runs, when it is written anew, and what is refused.
 local base = require 'nnscaler._C.base'
-local files = require 'nnscaler.runtime.files'
+local files = require 'nnscaler.generated.files'
 local layers = require 'tests.lua.support.layers'
 local lower = require 'nnscaler._C.lower'
+local options = require 'nnscaler.options'
+local records = require 'nnscaler.generated.records'
 local shell = require 'tests.cli.support.shell'
 
 local graph = layers.graph(layers.model { layers = 2 })
@@ -13,8 +15,8 @@ describe('the store of programs', function()
   local folder, remove, opts
   before_each(function()
     folder, remove = shell.folder()
-    opts = { folder = folder, model = 'Net', mode = 'training', first = true,
-      settings = files.settings { device = 'cpu', pas_policy = 'dp' } }
+    opts = { folder = folder, model = 'Net', mode = 'training', first = true, reuse = 'auto',
+      rank = 0, settings = options.settings { device = 'cpu', pas_policy = 'dp' } }
   end)
   after_each(function() remove() end)
 
@@ -52,7 +54,7 @@ describe('the store of programs', function()
 
   it('match refuses other settings, and says which', function()
     obtain(program, 'auto')
-    opts.settings = files.settings({ device = 'cpu', pas_policy = 'tp' },
+    opts.settings = options.settings({ device = 'cpu', pas_policy = 'tp' },
       { plan_ngpus = 2, runtime_ngpus = 4 })
     local ok, e = pcall(obtain, program, 'match')
     assert.is_false(ok)
@@ -107,10 +109,10 @@ describe('the store of programs', function()
   end)
 
   it('tells a rank without its file that the disk is not shared', function()
-    assert.error_matches(function() files.written(program, opts, 3) end,
+    assert.error_matches(function() files.expect(opts, 3, graph:hash()) end,
       'codegen.missing%] rank 3 finds no .-gencode3.lua, which rank 0 wrote')
     obtain(program, 'auto', 3)
-    assert.equal(base.file_read(path(3)), files.written(program, opts, 3).text)
+    assert.equal(path(3), files.expect(opts, 3, graph:hash()))
   end)
 
   it('keeps a text that rank 0 has sent, once', function()
@@ -129,26 +131,31 @@ describe('the store of programs', function()
       traces = traces + 1
       return graph
     end
+    local function obtained(shapes)
+      local found, record = records.graph(opts, shapes, make)
+      files.commit({}, { record })
+      return found
+    end
     local shapes = 'training {x=int64[2,8], y=int64[2,8]}'
-    local first = files.graph(opts, shapes, make)
-    local again = files.graph(opts, shapes, make)
+    local first = obtained(shapes)
+    local again = obtained(shapes)
     assert.equal(1, traces)
     assert.equal(first:hash(), again:hash())
     assert.equal(lower.lower(first):lua(), lower.lower(again):lua())
-    files.graph(opts, 'training {x=int64[4,8], y=int64[4,8]}', make)
+    obtained 'training {x=int64[4,8], y=int64[4,8]}'
     assert.equal(2, traces)
-    opts.settings = files.settings { device = 'cpu', pas_policy = 'tp' }
-    files.graph(opts, shapes, make)
+    opts.settings = options.settings { device = 'cpu', pas_policy = 'tp' }
+    obtained(shapes)
     assert.equal(3, traces)
     opts.reuse = 'auto' -- an edited model is traced again
-    files.graph(opts, shapes, make)
+    obtained(shapes)
     assert.equal(4, traces)
   end)
 
   it('gives the same settings line for the same job', function()
     local job = { device = 'cpu', pas_config = { b = 1, a = { 2, 3 } },
       model = { args = { w = 4 } } }
-    assert.equal(files.settings(job), files.settings(job))
-    assert.is_nil(files.settings(job):find '\n')
+    assert.equal(options.settings(job), options.settings(job))
+    assert.is_nil(options.settings(job):find '\n')
   end)
 end)

@@ -2,7 +2,7 @@
 --- group of the test's own, so that no measured time decides.
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 local reducers = require 'nnscaler.runtime.reducer'
 
 describe('sums of gradients', function()

@@ -85,7 +85,8 @@ describe('the program of a pipeline', function()
   end)
 
   it('checks the programs of all ranks before it writes them', function()
-    local generate = require 'nnscaler.runtime.generate'
+    local options = require 'nnscaler.options'
+    local pipeline = require 'nnscaler.pipeline'
     local check, seen = lower.check_ranks, nil
     lower.check_ranks = function(programs, plan)
       seen = #programs
@@ -93,8 +94,9 @@ describe('the program of a pipeline', function()
       error 'broken'
     end
     local plan = plan_of(graph, {}, 2)
-    local ok, message = pcall(generate.all, graph, plan, { plan_ngpus = 2, runtime_ngpus = 2 },
-      { mode = 'training', first = true, model = 'GPT', device = 'cpu' })
+    local line = pipeline.new({ name = 'GPT' }, options.of({ pas_policy = 'pp' }, 2))
+    line:use_plan(graph, plan)
+    local ok, message = pcall(line.write_all, line, graph)
     lower.check_ranks = check
     assert.is_false(ok)
     assert.matches('broken', tostring(message))

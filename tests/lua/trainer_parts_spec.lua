@@ -1,6 +1,6 @@
 -- The parts of the trainer that need no tensors.
 local batches = require 'nnscaler.trainer.batches'
-local format = require 'nnscaler.trainer.format'
+local format = require 'nnscaler.format'
 local history = require 'nnscaler.trainer.history'
 local hooks = require 'nnscaler.hooks'
 local loggers = require 'nnscaler.loggers'

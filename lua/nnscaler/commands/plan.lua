@@ -1,14 +1,13 @@
 --- `nnscaler plan`: shows the plan of a job and the time line of its schedule.
 local base = require 'nnscaler._C.base'
-local generate = require 'nnscaler.runtime.generate'
-local lower = require 'nnscaler._C.lower'
+local options = require 'nnscaler.options'
+local pipeline = require 'nnscaler.pipeline'
 local policies = require 'nnscaler.policies'
 local run = require 'nnscaler.commands.run'
 local sample_of = require 'nnscaler.runtime.sample'
 local setup = require 'nnscaler.trainer.setup'
-local sharing = require 'nnscaler.runtime.sharing'
+local sources = require 'nnscaler.source'
 local timeline = require 'nnscaler.plot.timeline'
-local trace = require 'nnscaler.trace'
 local trainer = require 'nnscaler.trainer'
 
 local M = {}
@@ -23,22 +22,20 @@ local M = {}
 --- Makes the plan of a job for the shapes of its first training sample, with no ranks.
 ---@param job nnscaler.Job
 ---@param world integer|nil
----@return userdata plan, userdata graph
+---@return nnscaler.Pipeline with the plan
 function M.make(job, world)
   local config = job.compute_config or {}
   local t = trainer.new(job)
-  local size = config.runtime_ngpus or world or config.plan_ngpus
-    or policies.devices(job.pas_policy) or 1
-  local ranks = sharing.sizes(job, size)
-  t.units = ranks.runtime_ngpus / ranks.plan_ngpus
-  ranks.micro_batches = setup.parts(t, t.units)
+  local chosen = options.of(job, config.runtime_ngpus or world or config.plan_ngpus
+    or policies.devices(job.pas_policy) or 1)
+  t.units = chosen.runtime_ngpus / chosen.plan_ngpus
+  chosen.micro_batches = setup.parts(t, t.units)
   local args, n = sample_of.arguments(job, t.train_loader:get(0))
   args.n = n
-  t.model:assign_paths()
-  local graph = trace.trace(t.model, args, {
-    training = true, arg_names = t.model.forward_arg_names,
-  })
-  return sharing.make_plan(graph, job, ranks), graph
+  local line = pipeline.new(sources.of(t.model), chosen)
+  local graph = line:graph(args, true)
+  line:use_plan(graph, line:ask_policy(graph))
+  return line
 end
 
 --- The schedule of a plan, drawn, with a part of each kind taking one unit of time.
@@ -62,15 +59,11 @@ end
 ---@return integer
 function M.run(opts)
   local job = run.load(opts)
-  local plan, graph = M.make(job, opts.world)
+  local line = M.make(job, opts.world)
+  local plan = line.plan
   print((plan:text():gsub('\n$', '')))
   if #plan:info().stages > 1 then print(M.schedule(plan)) end
-  local checked = generate.check(plan, function(rank)
-    return lower.lower(graph, { plan = plan, rank = rank, device = job.device })
-  end)
-  if checked then
-    print 'programs of all ranks: checked'
-  end
+  if line:check(line.first_graph, plan) then print 'programs of all ranks: checked' end
   if opts.plan_out then
     base.file_write(opts.plan_out, plan:json(), 'plan.write')
     print(('plan written to %s'):format(opts.plan_out))

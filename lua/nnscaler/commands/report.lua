@@ -23,12 +23,10 @@ function M.new(micro_batches)
     written = 0, reused = 0 }, Report)
 end
 
---- Takes in the program of a rank; only those of training are told of.
----@param mode string
+--- Takes in the training program of a rank.
 ---@param rank integer
 ---@param program nnscaler.Program
-function Report:add(mode, rank, program)
-  if mode ~= 'training' then return end
+function Report:add(rank, program)
   self.rows[#self.rows + 1] = { rank = rank, memory = program:memory(),
     communication = traffic.line(program, program:traffic(), self.micro_batches) }
 end

@@ -133,7 +133,7 @@ local function pack(...) return { n = select('#', ...), ... } end
 ---@return any ...
 return function(state, training, path, ...)
   local engine, args = state.engine, pack(...)
-  local flat, plain = store.inputs(args, args.n, engine.names), {}
+  local flat, plain = store.inputs(args, args.n, engine.source.arg_names), {}
   for name, x in next, flat do plain[name] = x:detach() end
   if engine.sharing then
     engine.sharing:check_samples({ plain }, state.calls)

@@ -5,7 +5,7 @@
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local fail = require 'nnscaler.fail'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 local sorted = require 'nnscaler.sorted'
 local tensor = require 'nnscaler.tensor'
 

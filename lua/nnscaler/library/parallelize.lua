@@ -6,11 +6,10 @@ local arguments = require 'nnscaler.library.arguments'
 local checkpoint = require 'nnscaler.library.checkpoint'
 local kinds = require 'nnscaler.nn.kinds'
 local fail = require 'nnscaler.fail'
-local files = require 'nnscaler.runtime.files'
-local generate = require 'nnscaler.runtime.generate'
 local log = require('nnscaler.log').logger 'nnscaler.library'
-local sharing = require 'nnscaler.runtime.sharing'
-local trace = require 'nnscaler.trace'
+local options = require 'nnscaler.options'
+local pipeline = require 'nnscaler.pipeline'
+local sources = require 'nnscaler.source'
 
 ---@class nnscaler.ComputeConfig
 ---@field plan_ngpus? integer devices of a plan (a scale unit); as in a job if not given
@@ -99,43 +98,39 @@ local function refuse_nested(module)
   end
 end
 
-local function job_of(module, policy, config, opts)
-  local pas_config = config.pas_config or {}
-  local strategy = opts.broadcast_strategy or 'code'
-  return {
-    pas_policy = policy, pas_config = pas_config, compute_config = config,
-    micro_batches = pas_config.pipeline_nmicros,
-    gen_savedir = opts.gen_savedir or './.nnscaler', gen_reuse = opts.reuse or 'match',
-    -- Weights have no values yet where programs are sent.
-    broadcast_strategy = strategy == 'all' and 'code' or strategy,
-    folder = module.class_name .. (opts.instance_name and '.' .. opts.instance_name or ''),
-  }
-end
-
--- Writes the programs of all ranks, without any other rank.
-local function compile(module, args, names, job, config)
-  local size = config.runtime_ngpus or config.plan_ngpus
+local function options_of(module, policy, config, opts)
+  local world = require('nnscaler._C.comm').current()
+  local size = opts.load_module ~= false and (world and world:size() or 1)
+    or config.runtime_ngpus or config.plan_ngpus
   if not size then
     fail('usage', 'library.load_module', 'load_module = false without '
       .. 'compute_config.runtime_ngpus; expected the number of ranks')
   end
-  local world, plan, first = sharing.sizes(job, size), nil, nil
-  local alone = world.runtime_ngpus == 1 and world.whole
-  for _, training in ipairs(config.inference_only and { false } or { true, false }) do
-    local embedded = not config.use_end2end
-    local file_opts = {
-      folder = job.gen_savedir, reuse = job.gen_reuse, settings = files.settings(job, world),
-      mode = training and 'training' or 'evaluation', first = true, model = job.folder,
-      device = 'cpu', embedded = embedded, first_graph = plan and first,
-    }
-    local graph = files.graph(file_opts, trace.key(args, training, embedded), function()
-      return (trace.trace(module, args, {
-        training = training, loss = not embedded, arg_names = names }))
-    end)
-    plan = plan or not alone and sharing.make_plan(graph, job, world) or nil
-    local made = generate.all(graph, plan, world, file_opts, generate.tell)
-    for i, file in ipairs(made) do log.info('Program of rank %d: %s', i - 1, file.path or '-') end
-    first = first or graph
+  local pas_config = config.pas_config or {}
+  local sizes = options.sizes(policy, config, size)
+  return options.new {
+    policy = policy, pas_config = pas_config, plan_ngpus = sizes.plan_ngpus,
+    runtime_ngpus = sizes.runtime_ngpus, whole = sizes.whole,
+    micro_batches = pas_config.pipeline_nmicros,
+    settings = options.settings({ pas_policy = policy, pas_config = pas_config,
+      compute_config = config }, sizes),
+    folder = opts.gen_savedir or './.nnscaler', reuse = opts.reuse or 'match',
+    -- Weights have no values yet where programs are sent.
+    strategy = opts.broadcast_strategy ~= 'all' and opts.broadcast_strategy or 'code',
+    name = module.class_name .. (opts.instance_name and '.' .. opts.instance_name or ''),
+    embedded = not config.use_end2end,
+  }
+end
+
+-- Writes the programs of all ranks, without any other rank.
+local function compile(source, args, chosen, inference_only)
+  local line = pipeline.new(source, chosen)
+  for _, training in ipairs(inference_only and { false } or { true, false }) do
+    local graph = line:graph(args, training)
+    line:make_plan(graph)
+    for i, file in ipairs(line:write_all(graph)) do
+      log.info('Program of rank %d: %s', i - 1, file.path or '-')
+    end
   end
 end
 
@@ -179,12 +174,14 @@ return function(what, dummy_args, policy, compute_config, opts)
   if opts.module_dtype then module:to(opts.module_dtype) end
   local names = arguments.names(module)
   local args = arguments.list(module, names, dummy_args, config.use_end2end)
-  local job = job_of(module, policy, config, opts)
-  if opts.load_module == false then return compile(module, args, names, job, config) end
+  local chosen = options_of(module, policy, config, opts)
+  local source = sources.of(module, { arg_names = names, loss = config.use_end2end or false })
+  if opts.load_module == false then
+    return compile(source, args, chosen, config.inference_only)
+  end
 
   local draws = opts.init_module_params ~= false
-  local engine = Program.new(module, job, nil, { embedded = not config.use_end2end,
-    take = take(draws), arg_names = names })
+  local engine = Program.new(source, chosen, nil, take(draws))
   engine.template = args[1] -- of an end-to-end module: what idle units run
   local cache = config.inference_only and engine.evaluation or engine.training
   cache:get(args, not config.inference_only)
@@ -198,9 +195,9 @@ return function(what, dummy_args, policy, compute_config, opts)
       fail('usage', 'library.class', ("'%s' set in the parallel class of %s, whose programs are "
         .. 'made'):format(tostring(key), module.class_name), 'set it in the class before')
     end,
-    __call = function(_, options)
+    __call = function(_, given)
       local drawn = draws
-      if options and options.init_params ~= nil then drawn = options.init_params end
+      if given and given.init_params ~= nil then drawn = given.init_params end
       return instance(engine:twin(take(drawn)), module, config, drawn)
     end,
   })

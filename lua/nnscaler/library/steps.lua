@@ -3,7 +3,7 @@
 local base = require 'nnscaler._C.base'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 local nested = require 'nnscaler.runtime.nested'
 local sorted = require 'nnscaler.sorted'
 local tensor = require 'nnscaler.tensor'
@@ -98,7 +98,7 @@ function M.train(module, samples, opts)
   local outputs, weights = {}, {}
   for k = 1, #samples do weights[k] = dummies[k] and 0 or 1 end
   local random = door.get_random()
-  state.engine.job.seed = random.seed
+  state.engine.options.seed = random.seed
   local result = state.engine:train_step(samples, {
     step = random.step, weights = weights, unsummed = true,
     on_loss = function(k, loss, rest) outputs[k] = output(loss, rest) end,

@@ -1,7 +1,7 @@
 --- One JSON object a step: the metrics of training, with val_loss where an evaluation followed.
 local File = require 'nnscaler.loggers.file'
 local fail = require 'nnscaler.fail'
-local json = require('nnscaler.trainer.format').json_number
+local json = require('nnscaler.format').json_number
 local sorted = require 'nnscaler.sorted'
 
 local kOrder = { 'step', 'epoch', 'train_loss', 'gnorm', 'lr', 'tokens', 'tokens_per_s', 'step_s',

@@ -3,7 +3,7 @@
 local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
-local hooks = require 'nnscaler.runtime.hooks'
+local hooks = require 'nnscaler.policies.around'
 local modules = require 'nnscaler.policies.module'
 local trace = require 'nnscaler.trace'
 

@@ -11,7 +11,10 @@ local M = {}
 
 M.builtin = { 'dp', 'tp', 'pp', 'data', 'hybrid', 'fsdp', 'megatron' }
 
-local function is_plan_file(policy)
+---Whether a policy is a plan that was made before.
+---@param policy string|function|nil
+---@return boolean
+function M.is_plan_file(policy)
   return type(policy) == 'string' and policy:match('%.json$') ~= nil
 end
 
@@ -23,7 +26,16 @@ end
 ---@param policy string|function|nil
 ---@return integer|nil
 function M.devices(policy)
-  return is_plan_file(policy) and read_plan(policy):info().plan_ngpus or nil
+  return M.is_plan_file(policy) and read_plan(policy):info().plan_ngpus or nil
+end
+
+---@param policy string|function|nil
+---@return boolean
+function M.is_builtin(policy)
+  for _, name in ipairs(M.builtin) do
+    if name == policy then return true end
+  end
+  return false
 end
 
 local function expect_function(found, policy)
@@ -43,9 +55,7 @@ function M.resolve(policy)
     local where = debug.getinfo(policy, 'S')
     return policy, where.short_src .. ':' .. where.linedefined
   end
-  for _, name in ipairs(M.builtin) do
-    if name == policy then return require('nnscaler.policies.' .. name), name end
-  end
+  if M.is_builtin(policy) then return require('nnscaler.policies.' .. policy), policy end
   if policy:match('%.lua$') then
     local chunk, message = loadfile(policy)
     if not chunk then fail('usage', 'policies.resolve', message) end
@@ -74,7 +84,7 @@ end
 ---@param cfg nnscaler.PolicyConfig
 ---@return userdata plan nnscaler.Plan
 function M.run(graph, policy, cfg)
-  if is_plan_file(policy) then
+  if M.is_plan_file(policy) then
     local plan = read_plan(policy, cfg.plan_ngpus, cfg.runtime_ngpus)
     plan:match(graph)
     return plan

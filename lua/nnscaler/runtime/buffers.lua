@@ -3,7 +3,7 @@
 --- each micro-batch added is put together in the order of the micro-batches, as one device does:
 --- new = decay · old + added.
 local C = require 'nnscaler._C.runtime'
-local comm = require 'nnscaler.runtime.comm'
+local comm = require 'nnscaler.runtime.groups'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}

@@ -27,7 +27,7 @@ function M.group(ranks) return ranks end
 ---@return table<string, fun(...): any>
 function M.operators(namespace, names)
   local functions = {}
-  local own = { comm = 'nnscaler.runtime.comm', hook = 'nnscaler.runtime.hooks' }
+  local own = { comm = 'nnscaler.runtime.groups', hook = 'nnscaler.policies.around' }
   if own[namespace] then
     local module = require(own[namespace])
     for name, operator in sorted_pairs(names) do functions[name] = module[operator] end

@@ -14,7 +14,7 @@ local function the_leaf(_, leaf) return leaf end
 ---@param take? fun(name: string, leaf: nnscaler.Tensor): nnscaler.Tensor|nil gives the tensor of a
 ---  leaf, or nil when it is not this rank's; the leaf itself is used unless told
 function M.add(engine, take)
-  local model = engine.model
+  local model = engine.source
   engine.tensors, engine.gradients, engine.contents = {}, {}, {}
   engine.parameters, engine.buffers, engine.places = {}, {}, {}
   take = take or the_leaf
@@ -48,7 +48,7 @@ end
 
 -- Draws a part of a weight as the whole would be drawn.
 local function draw(engine, parameter, start, shape)
-  local data = parameter:draw_part(engine.job.seed or 0, start, shape, engine.job.device)
+  local data = parameter:draw_part(engine.options.seed, start, shape, engine.options.device)
   if parameter.requires_grad then data:requires_grad_(true) end
   return data
 end
@@ -79,7 +79,7 @@ function M.add_parts(engine)
   engine.reducer = reducer.new {
     buckets = engine.buckets, shares = engine.shares, places = engine.places,
     -- In lockstep a unit's last backward may be an idle one, which completes no gradient.
-    device = engine.job.device, overlap = shared.stages.count == 1 and not shared.lockstep,
+    device = engine.options.device, overlap = shared.stages.count == 1 and not shared.lockstep,
   }
   if shared.units > 1 then
     local decays = {}

@@ -2,7 +2,7 @@
 --- many as the one that has most of them, and all run graphs of one structure at one time. Who has
 --- no micro-batch of it runs an idle one, whose results count for nothing.
 local base = require 'nnscaler._C.base'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 local nested = require 'nnscaler.runtime.nested'
 local tensor = require 'nnscaler.tensor'
 
@@ -46,7 +46,7 @@ end
 function M.rounds(engine, items)
   local other = 0
   for _, item in ipairs(items) do
-    if item.program.structure ~= engine.first_graph:structure() then other = 1 end
+    if item.program.structure ~= engine.pipeline.first_graph:structure() then other = 1 end
   end
   local any = engine.sharing:over_all({ #items, other }, 'max')
   if any[2] > 0 then return aligned(engine, items, true) end

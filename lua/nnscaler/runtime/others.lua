@@ -2,13 +2,9 @@
 --- programs use weights where the first graph has put them, and are checked before they run.
 local core = require 'nnscaler._C.plan'
 local log = require('nnscaler.log').logger 'nnscaler.program'
-local lower = require 'nnscaler._C.lower'
-local rank_zero = require 'nnscaler.runtime.first'
+local rank_zero = require 'nnscaler.runtime.rank_zero'
 
 local M = {}
-
--- Programs of more ranks are not made for the check.
-local kMostChecked = 64
 
 -- What the policy says of a graph, in the stages and on the devices of the plan; '' where it says
 -- nothing that fits them.
@@ -37,31 +33,18 @@ function M.plan(shared, graph, make)
   return text == '' and plan or core.from_json(text)
 end
 
--- Programs of a graph on all ranks, compared with each other.
-local function check(shared, graph, plan, first, opts, beat)
-  local programs = {}
-  for rank = 0, shared.runtime_ngpus - 1 do
-    local function program_of(what, under, before)
-      return lower.lower(what, { device = opts.device, embedded = opts.embedded, plan = under,
-        rank = rank, first = before })
-    end
-    programs[rank + 1] = program_of(graph, plan, program_of(first, shared.plan))
-    beat()
-  end
-  lower.check_ranks(programs, plan)
-end
-
 --- Checks the programs of a graph on all ranks against each other: the first rank of each scale
---- unit does, the others wait for it. A collective of the unit.
+--- unit does, the others wait for it. A collective of the unit. Programs of written files were
+--- checked when they were written.
 ---@param shared nnscaler.Sharing
 ---@param graph userdata
 ---@param plan userdata of the graph
----@param first userdata the first graph, under shared.plan
----@param opts { device: string, embedded?: boolean }
-function M.check(shared, graph, plan, first, opts)
-  if shared.plan_ngpus == 1 or shared.runtime_ngpus > kMostChecked then return end
+---@param line nnscaler.Pipeline
+---@param found nnscaler.Generated|nil this rank's program of written files
+function M.check(shared, graph, plan, line, found)
+  if shared.plan_ngpus == 1 then return end
   rank_zero.run(shared.together, shared.rank, function(beat)
-    check(shared, graph, plan, first, opts, beat)
+    if not found then line:check(graph, plan, beat) end
     return ''
   end, shared.beat_s)
 end

@@ -2,7 +2,7 @@
 --- all ranks treat a parameter alike, as one device does.
 local C = require 'nnscaler._C.runtime'
 local fields = require 'nnscaler.runtime.fields'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 local reducer = require 'nnscaler.runtime.reducer'
 local tensor = require 'nnscaler.tensor'
 

@@ -1,25 +1,22 @@
 --- The program engine: traces the model for the shapes it meets, lowers the graph to a program with
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
-local comm = require 'nnscaler.runtime.comm'
+local comm = require 'nnscaler.runtime.groups'
 local fields = require 'nnscaler.runtime.fields'
-local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
 local leaves = require 'nnscaler.runtime.leaves'
 local lockstep = require 'nnscaler.runtime.lockstep'
 local log = require('nnscaler.log').logger 'nnscaler.program'
-local generate = require 'nnscaler.runtime.generate'
-local graphs = require 'nnscaler._C.graph'
 local load_program = require 'nnscaler.runtime.load'
-local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
+local options = require 'nnscaler.options'
 local others = require 'nnscaler.runtime.others'
+local pipeline = require 'nnscaler.pipeline'
 local presence = require 'nnscaler.runtime.presence'
-local rank_zero = require 'nnscaler.runtime.first'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
+local sources = require 'nnscaler.source'
 local store = require 'nnscaler.runtime.store'
-local trace = require 'nnscaler.trace'
 local traffic = require 'nnscaler.runtime.traffic'
 local weights = require 'nnscaler.runtime.weights'
 
@@ -29,70 +26,22 @@ local M = {}
 local Engine = {}
 Engine.__index = Engine
 
--- How the files of this engine are kept.
-function Engine:file_opts(mode)
-  local job = self.job
-  self.settings = self.settings or files.settings(job, self.sharing)
-  return {
-    folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, settings = self.settings,
-    model = job.folder or self.model.class_name or 'model', first = not self.written[mode],
-    device = job.device or 'cpu', strategy = job.broadcast_strategy,
-    rank = self.sharing and self.sharing.rank or 0, embedded = self.embedded,
-  }
-end
-
--- Whether all ranks make this specialisation at one time: the first one, in `prepare`. Shapes of
--- later ones come to each scale unit in its own time, or never.
-function Engine:is_together(mode)
-  return self.sharing and mode == 'training' and not self.written.training
-end
-
--- The graph of a specialisation: traced, or with gen_reuse=graph one of before.
-function Engine:graph_for(mode, shapes, make)
-  local opts, shared = self:file_opts(mode), self.sharing
-  if opts.reuse ~= 'graph' or not self:is_together(mode) then
-    return files.graph(opts, shapes, make)
-  end
-  local mine
-  local text = rank_zero.run(shared.everybody, shared.rank, function()
-    mine = files.graph(opts, shapes, make)
-    return mine:json()
-  end, shared.beat_s)
-  return mine or graphs.from_json(text)
-end
-
--- The text that runs as the program; of the first one, rank 0 writes those of all ranks.
-function Engine:file_of(graph, program, mode)
-  local opts = self:file_opts(mode)
-  if self:is_together(mode) then
-    return generate.shared(self.sharing, graph, program, opts)
-  end
-  local file = files.choose(program, opts, opts.rank)
-  files.commit { file }
-  return file
-end
-
+-- Makes the program of a graph ready to run. Of the first training graph all ranks make theirs at
+-- one time, in `prepare`; shapes of later ones come to each scale unit in its own time, or never.
 function Engine:build(graph, training)
-  local device = self.job.device or 'cpu'
-  local shared = self.sharing
-  local plan = shared and shared:plan_for(graph)
-  if self.first then
-    others.check(shared, graph, plan, self.first_graph, { device = device,
-      embedded = self.embedded })
-  end
-  local program = lower.lower(graph, {
-    device = device, plan = plan, rank = shared and shared.rank,
-    first = self.first, embedded = self.embedded,
-  })
-  generate.tell(program)
+  local shared, line, device = self.sharing, self.pipeline, self.options.device
+  local plan = shared and shared:plan_for(graph, line)
+  local together = self:together(training)
+  local made = not together and line:found(graph, plan)
+  if self.first then others.check(shared, graph, plan, line, made) end
+  made = made or line:generate(graph, plan, together)
+  line:count(training and 'training' or 'evaluation')
+  local program, file = made.program, made.file
   if shared and not self.shares then
-    self.first, self.first_graph = program, graph
-    self.first_addends, self.trainable = presence.addends(program), presence.trainable(self.model)
+    self.first = program
+    self.first_addends, self.trainable = presence.addends(program), presence.trainable(self.source)
     self:take_parts(program)
   end
-  local mode = training and 'training' or 'evaluation'
-  local file = self:file_of(graph, program, mode)
-  self.written[mode] = true
   self.paths[#self.paths + 1] = file.path
   local segments = program:segments()
   if shared then shared:join(program:groups()) end
@@ -106,7 +55,7 @@ function Engine:build(graph, training)
     stages = load_program(file.text, file.chunk, segments), tags = segments.tags,
     lowered = program, addends = addends, other = other, structure = graph:structure(),
     tells = not shared or shared.stages:tells(segments.last_stage),
-    context = { seed = self.job.seed or 0, step = 0, micro = 0, tag = 0, constants = constants },
+    context = { seed = self.options.seed, step = 0, micro = 0, tag = 0, constants = constants },
   }
 end
 
@@ -118,7 +67,7 @@ function Engine:take_parts(program)
     for _, leaf in ipairs(list) do parts[leaf.name] = leaf end
   end
   self.sharing.parts = parts
-  local cap = (self.job.compute_config or {}).reducer_bucket_cap_mb
+  local cap = self.options.bucket_cap_mb
   cap = cap and math.floor(cap * 2 ^ 20)
   local with_gradient = self.sharing:agree_gradients(self.shares)
   self.traffic = program:traffic(cap, with_gradient)
@@ -128,7 +77,7 @@ function Engine:take_parts(program)
   end
   self.buckets = program:buckets(cap, with_gradient)
   leaves.add_parts(self)
-  if self.job.broadcast_strategy == 'all' then self:broadcast_weights() end
+  if self.options.strategy == 'all' then self:broadcast_weights() end
 end
 
 --- Gives every rank the weights and buffers of the first rank that holds them.
@@ -152,39 +101,41 @@ function Engine:twin(take)
   return twin
 end
 
---- Makes the engine; the model's parameters are materialised on the job's device.
----@param model nnscaler.nn.Module
----@param job table seed, device, forward_args, gen_savedir, gen_reuse
+-- The ranks that make the first training program at one time; nil for other graphs.
+function Engine:together(training)
+  return training and not self.pipeline.written.training and self.sharing or nil
+end
+
+--- Makes the engine; the model's parameters are materialised on the device of the options.
+---@param model nnscaler.nn.Module|nnscaler.Source
+---@param job table|nnscaler.Options
 ---@param shared? nnscaler.Sharing of several ranks; made from the job if not given
----@param opts? { embedded?: boolean, take?: function, arg_names?: string[] } `embedded`: the model
----  is a module inside a hand-written one; `take` makes the parts of weights, as `twin` has it
+---@param take? function makes the parts of weights, as `twin` has it
 ---@return nnscaler.ProgramEngine
-function M.new(model, job, shared, opts)
-  opts = opts or {}
-  local self = setmetatable({
-    model = model, job = job, written = {}, seeds = {}, paths = {}, embedded = opts.embedded,
-    take = opts.take, told = {}, -- by micro-batch: whether this rank is the one that tells its loss
+function M.new(model, job, shared, take)
+  local self = setmetatable({ seeds = {}, paths = {}, take = take,
+    told = {}, -- by micro-batch: whether this rank is the one that tells its loss
   }, Engine)
-  model:assign_paths()
+  self.source = sources.of(model)
   self.sharing = shared or sharing.new(job)
+  self.options = options.of(job, self.sharing and self.sharing.size or 1)
+  if self.sharing then self.options.micro_batches = self.sharing.micro_batches end
+  self.pipeline = pipeline.new(self.source, self.options, self.sharing and self.sharing.rank)
   if not self.sharing and self.take then
     leaves.add_parts(self)
   elseif not self.sharing then
-    model:materialize(job.seed or 0, job.device)
+    self.source:materialize(self.options.seed, self.options.device)
     leaves.add(self)
   end
-  self.names = opts.arg_names or model.forward_arg_names or {}
-  -- Only hooks change a model in a run.
-  self.fields = job.hook and fields.new(model)
-  local version = self.fields and function() return self.fields:version() end
+  self.fields = self.options.hooked and fields.new(self.source)
   local function cache(training)
-    return trace.cache(model, {
-      arg_names = self.names, loss = not self.embedded, version = version,
+    return self.source:cache {
+      version = self.fields and function() return self.fields:version() end,
       build = function(graph) return self:build(graph, training) end,
       obtain = function(shapes, make)
-        return self:graph_for(training and 'training' or 'evaluation', shapes, make)
+        return self.pipeline:obtain_graph(shapes, training, make, self:together(training))
       end,
-    })
+    }
   end
   self.training, self.evaluation = cache(true), cache(false)
   return self
@@ -226,9 +177,9 @@ function Engine:grad(name)
 end
 
 function Engine:inputs(args, n)
-  local device = self.job.device
-  local move = device and device ~= 'cpu' and function(x) return x:to(device) end or nil
-  return store.inputs(args, n, self.names, move)
+  local device = self.options.device
+  local move = device ~= 'cpu' and function(x) return x:to(device) end or nil
+  return store.inputs(args, n, self.source.arg_names, move)
 end
 
 -- The seed of backward: a scalar n of the loss's dtype.
@@ -267,7 +218,7 @@ end
 -- scale unit k mod U.
 function Engine:context_of(program, step, k)
   local shared, context = self.sharing, program.context
-  context.seed, context.step = self.job.seed or 0, step
+  context.seed, context.step = self.options.seed, step
   context.micro = shared and k * shared.units + shared.unit or k
   context.tag = k * program.tags
   return context
@@ -278,7 +229,7 @@ end
 function Engine:prepared(samples, training)
   local list, cache = {}, training and self.training or self.evaluation
   for k, sample in ipairs(samples) do
-    local args, n = sample_of.arguments(self.job, sample)
+    local args, n = sample_of.arguments(self.options, sample)
     args.n = n
     list[k] = { sample = sample, args = args, n = n, program = cache:get(args, training),
       micro = k - 1 }
@@ -454,7 +405,7 @@ end
 -- Runs the stages of this rank on a micro-batch of evaluation and returns what forward returns.
 function Engine:evaluate(item, step, micro)
   local own, results = item.program.context, {}
-  own.seed, own.step, own.micro, own.tag = self.job.seed or 0, step, micro, 0
+  own.seed, own.step, own.micro, own.tag = self.options.seed, step, micro, 0
   local inputs = self:inputs(item.args, item.n)
   for _, stage in ipairs(self:stages_of(micro)) do
     local made = {

@@ -3,7 +3,7 @@
 --- that work asynchronously overlap it with what is left of backward.
 local C = require 'nnscaler._C.runtime'
 local base = require 'nnscaler._C.base'
-local comm = require 'nnscaler.runtime.comm'
+local comm = require 'nnscaler.runtime.groups'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}

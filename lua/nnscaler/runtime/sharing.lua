@@ -2,13 +2,12 @@
 --- rank's parts of weights, sums of gradients and losses over ranks.
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
-local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local fields = require 'nnscaler.runtime.fields'
-local rank_zero = require 'nnscaler.runtime.first'
-local groups = require 'nnscaler.runtime.comm'
+local rank_zero = require 'nnscaler.runtime.rank_zero'
+local groups = require 'nnscaler.runtime.groups'
+local options = require 'nnscaler.options'
 local others = require 'nnscaler.runtime.others'
-local policies = require 'nnscaler.policies'
 local sorted = require 'nnscaler.sorted'
 local stages = require 'nnscaler.runtime.stages'
 local tensor = require 'nnscaler.tensor'
@@ -23,25 +22,13 @@ local M = {}
 local Sharing = {}
 Sharing.__index = Sharing
 
---- How many devices a plan spans and how many ranks there are, after defaults.
----@param job table compute_config, pas_policy
----@param size integer ranks, where the job says nothing
----@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is cut
-function M.sizes(job, size)
-  local config = job.compute_config or {}
-  local whole = job.pas_policy == nil or job.pas_policy == 'dp' or job.pas_policy == 'fsdp'
-  return { whole = whole,
-    plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(job.pas_policy) or size,
-    runtime_ngpus = config.runtime_ngpus or size }
-end
-
 --- Returns what several ranks need, or nil when the job has one rank and one device.
----@param job table compute_config, pas_policy, pas_config
+---@param job table|nnscaler.Options
 ---@return nnscaler.Sharing|nil
 function M.new(job)
   local world = comm.current()
   local size = world and world:size() or 1
-  local sizes = M.sizes(job, size)
+  local sizes = options.of(job, size)
   local plan_ngpus, runtime_ngpus = sizes.plan_ngpus, sizes.runtime_ngpus
   if size == 1 and plan_ngpus == 1 and runtime_ngpus == 1 then
     if sizes.whole or job.eager then return nil end
@@ -52,9 +39,9 @@ function M.new(job)
       :format(runtime_ngpus, size), 'start as many ranks as runtime_ngpus: nnscaler run -n '
       .. runtime_ngpus)
   end
-  local self = setmetatable({ job = job, rank = world:rank(), size = size,
+  local self = setmetatable({ rank = world:rank(), size = size,
     plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus,
-    micro_batches = job.micro_batches or 1 }, Sharing)
+    micro_batches = sizes.micro_batches }, Sharing)
   -- Ranks with the same place in every scale unit.
   self.across = {}
   for first = 0, size - 1, plan_ngpus do
@@ -68,34 +55,24 @@ function M.new(job)
   return self
 end
 
---- Runs the policy of a job on a graph.
----@param graph userdata
----@param job table
----@param world { plan_ngpus: integer, runtime_ngpus: integer, micro_batches?: integer }
----@param beat? fun() called now and then
----@return userdata plan
-function M.make_plan(graph, job, world, beat)
-  return policies.run(graph, job.pas_policy or 'dp', {
-    plan_ngpus = world.plan_ngpus, runtime_ngpus = world.runtime_ngpus, beat = beat,
-    pas_config = job.pas_config or {},
-    micro_batches = world.micro_batches or job.micro_batches or 1,
-  })
+--- Runs `work(beat)` on rank 0, however long it takes, and gives its result to all.
+---@param work fun(beat: fun()): string
+---@return string
+function Sharing:of_rank_zero(work)
+  return rank_zero.run(self.everybody, self.rank, work, self.beat_s)
 end
 
 --- The plan for a graph: of the first one, rank 0 makes it for all; see others.plan.
 ---@param graph userdata nnscaler.Graph
+---@param line nnscaler.Pipeline
 ---@return userdata plan
-function Sharing:plan_for(graph)
+function Sharing:plan_for(graph, line)
   if self.plan then
-    return others.plan(self, graph, function(beat)
-      return M.make_plan(graph, self.job, self, beat)
-    end)
+    return others.plan(self, graph, function(beat) return line:ask_policy(graph, beat) end)
   end
-  local text = rank_zero.run(self.everybody, self.rank, function(beat)
-    self.plan = M.make_plan(graph, self.job, self, beat)
-    return self.plan:json()
-  end, self.beat_s)
-  self.plan = self.plan or core.from_json(text)
+  local text = self:of_rank_zero(function(beat) return line:make_plan(graph, beat):json() end)
+  if not line.plan then line:use_plan(graph, text) end
+  self.plan = line.plan
   local hashes = groups.group(self.everybody):exchange(graph:hash() .. ' ' .. self.plan:hash())
   for r, hash in ipairs(hashes) do
     if hash ~= hashes[1] then

@@ -1,7 +1,7 @@
 --- Weights from one rank to those that hold the same (broadcast_weights), and as hooks see them.
 local base = require 'nnscaler._C.base'
 local door = require 'nnscaler._C.tensor'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}

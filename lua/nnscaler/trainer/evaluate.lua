@@ -2,7 +2,7 @@
 local base = require 'nnscaler._C.base'
 local batches = require 'nnscaler.trainer.batches'
 local fail = require 'nnscaler.fail'
-local format = require 'nnscaler.trainer.format'
+local format = require 'nnscaler.format'
 local launch = require 'nnscaler._C.launch'
 local process = require 'nnscaler._C.process'
 

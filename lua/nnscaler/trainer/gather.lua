@@ -1,7 +1,7 @@
 --- Whole weights and optimizer states from the parts that several ranks hold. All are collectives:
 --- every rank calls them in the same order.
 local base = require 'nnscaler._C.base'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}

@@ -1,6 +1,6 @@
 --- What a person sees of a run: a bar on a terminal, plain lines elsewhere.
 local base = require 'nnscaler._C.base'
-local format = require 'nnscaler.trainer.format'
+local format = require 'nnscaler.format'
 
 local M = {}
 

@@ -3,7 +3,7 @@
 --- enough for them.
 local batches = require 'nnscaler.trainer.batches'
 local checkpoint = require 'nnscaler.checkpoint'
-local format = require 'nnscaler.trainer.format'
+local format = require 'nnscaler.format'
 local gather = require 'nnscaler.trainer.gather'
 local launch = require 'nnscaler._C.launch'
 local paths = require 'nnscaler._C.checkpoint'

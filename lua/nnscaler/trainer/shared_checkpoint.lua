@@ -2,8 +2,8 @@
 --- else, as hosts do not share a disk, rank 0 reads and gives to all.
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
-local groups = require 'nnscaler.runtime.comm'
-local rank_zero = require 'nnscaler.runtime.first'
+local groups = require 'nnscaler.runtime.groups'
+local rank_zero = require 'nnscaler.runtime.rank_zero'
 local state = require 'nnscaler.checkpoint.state'
 local tensor = require 'nnscaler.tensor'
 

@@ -3,7 +3,7 @@ local base = require 'nnscaler._C.base'
 local batches = require 'nnscaler.trainer.batches'
 local decisions = require 'nnscaler.trainer.decisions'
 local fail = require 'nnscaler.fail'
-local format = require 'nnscaler.trainer.format'
+local format = require 'nnscaler.format'
 local launch = require 'nnscaler._C.launch'
 local process = require 'nnscaler._C.process'
 

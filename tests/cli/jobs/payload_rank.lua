@@ -2,7 +2,7 @@
 -- groups. Rank 0 writes the results of all to the file that the argument names.
 local base = require 'nnscaler._C.base'
 local ffi = require 'ffi'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 local ranks = require 'nnscaler.ranks'
 local step = require 'tests.equivalence.traffic_rank'
 

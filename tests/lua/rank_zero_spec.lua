@@ -3,7 +3,7 @@ local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 
 local function run(case)
-  return comm.run_local(3, 'tests.lua.support.first_cases', base.json_encode { case = case })
+  return comm.run_local(3, 'tests.lua.support.rank_zero_cases', base.json_encode { case = case })
 end
 
 describe('work of rank 0', function()

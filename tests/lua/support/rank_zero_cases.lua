@@ -2,7 +2,7 @@
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local fail = require 'nnscaler.fail'
-local first = require 'nnscaler.runtime.first'
+local first = require 'nnscaler.runtime.rank_zero'
 
 local cases = {}
 

@@ -2,7 +2,7 @@
 --- lets them know that it is alive, and an error of it reaches all of them.
 local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
-local groups = require 'nnscaler.runtime.comm'
+local groups = require 'nnscaler.runtime.groups'
 
 local M = {}
 

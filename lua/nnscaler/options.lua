@@ -1,0 +1,119 @@
+--- What programs are made with and run under, typed: read from a job, or given by a library call.
+local base = require 'nnscaler._C.base'
+local fail = require 'nnscaler.fail'
+local keys = require 'nnscaler._C.job'
+local policies = require 'nnscaler.policies'
+local sorted_pairs = require('nnscaler.sorted').sorted_pairs
+
+local M = {}
+
+---@class nnscaler.Options
+---@field policy string|function as pas_policy of a job
+---@field pas_config table keys of the policy
+---@field plan_ngpus integer devices of a plan
+---@field runtime_ngpus integer ranks
+---@field whole boolean no operator is cut
+---@field micro_batches integer of a scale unit, a step
+---@field settings string what programs depend on, in one line, as their files keep it
+---@field folder string of generated programs; '' keeps none
+---@field reuse string as gen_reuse of a job
+---@field strategy string as broadcast_strategy of a job
+---@field name? string of the programs' folder; by default that of the source
+---@field embedded boolean whether the model is a module inside a hand-written one
+---@field device string
+---@field seed integer
+---@field bucket_cap_mb? number most MiB of gradients that one all-reduce sums
+---@field hooked boolean whether hooks may change the model in a run
+---@field forward_args? fun(sample): any ... arguments of forward for a sample
+local Options = {}
+Options.__index = Options
+
+local required = { policy = true, pas_config = 'table', plan_ngpus = 'number',
+  runtime_ngpus = 'number', whole = 'boolean', micro_batches = 'number', settings = 'string',
+  folder = 'string', reuse = 'string', strategy = 'string', embedded = 'boolean',
+  device = 'string', seed = 'number', hooked = 'boolean' }
+local optional = { name = 'string', bucket_cap_mb = 'number', forward_args = true }
+
+local function check(fields)
+  for key, value in sorted_pairs(fields) do
+    local kind = required[key] or optional[key]
+    if not kind or kind ~= true and type(value) ~= kind then
+      fail('internal', 'options', ('%s is a %s; expected %s'):format(key, type(value),
+        kind or 'no such option'))
+    end
+  end
+  for key in sorted_pairs(required) do
+    if fields[key] == nil then fail('internal', 'options', key .. ' is missing') end
+  end
+  return fields
+end
+
+local function plain(value)
+  local kind = type(value)
+  if kind == 'string' or kind == 'number' or kind == 'boolean' then return value end
+  if kind ~= 'table' then return nil end
+  local ok, text = pcall(base.json_encode, value)
+  return ok and base.json_decode(text) or nil
+end
+
+--- The settings that programs depend on, in one line.
+---@param job table values by the keys of a job
+---@param world? { plan_ngpus: integer, runtime_ngpus: integer } as they are after defaults
+---@return string
+function M.settings(job, world)
+  local out = {}
+  for _, key in ipairs(keys.keys()) do
+    if key.programs then
+      local value = job
+      for part in key.path:gmatch '[^.]+' do
+        if type(value) == 'table' then value = value[part] else value = nil end
+      end
+      if type(value) ~= 'table' or next(value) then out[key.path] = plain(value) end
+    end
+  end
+  out['compute_config.plan_ngpus'] = world and world.plan_ngpus or 1
+  out['compute_config.runtime_ngpus'] = world and world.runtime_ngpus or 1
+  return base.json_encode(out)
+end
+
+--- How many devices a plan spans and how many ranks there are, after defaults.
+---@param policy string|function|nil
+---@param config { plan_ngpus?: integer, runtime_ngpus?: integer }
+---@param size integer ranks, where the configuration says nothing
+---@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is cut
+function M.sizes(policy, config, size)
+  local whole = policy == nil or policy == 'dp' or policy == 'fsdp'
+  return { whole = whole,
+    plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(policy) or size,
+    runtime_ngpus = config.runtime_ngpus or size }
+end
+
+--- Options from their fields; what has a default may be left out.
+---@param fields table
+---@return nnscaler.Options
+function M.new(fields)
+  local out = { pas_config = {}, micro_batches = 1, folder = '', reuse = 'auto', strategy = 'code',
+    embedded = false, device = 'cpu', seed = 0, hooked = false }
+  for key, value in sorted_pairs(fields) do out[key] = value end
+  return setmetatable(check(out), Options)
+end
+
+--- The options of a job; options are returned as they are.
+---@param job table|nnscaler.Options
+---@param size integer ranks, where the job does not say how many
+---@return nnscaler.Options
+function M.of(job, size)
+  if getmetatable(job) == Options then return job end
+  local config = job.compute_config or {}
+  local sizes = M.sizes(job.pas_policy, config, size)
+  return M.new {
+    policy = job.pas_policy or 'dp', pas_config = job.pas_config, plan_ngpus = sizes.plan_ngpus,
+    runtime_ngpus = sizes.runtime_ngpus, whole = sizes.whole, micro_batches = job.micro_batches,
+    settings = M.settings(job, sizes), folder = job.gen_savedir, reuse = job.gen_reuse,
+    strategy = job.broadcast_strategy, device = job.device, seed = job.seed,
+    bucket_cap_mb = config.reducer_bucket_cap_mb, forward_args = job.forward_args,
+    hooked = job.hook ~= nil,
+  }
+end
+
+return M

@@ -1,0 +1,330 @@
+--- The one way from a model to its programs: source → graph → plan → Program of a rank → file.
+--- Runs, `compile`, `plan`, `verify` and `parallelize` all go it; they differ in how far, and for
+--- which ranks. A start from written files traces and takes the rest from there.
+local base = require 'nnscaler._C.base'
+local fail = require 'nnscaler.fail'
+local files = require 'nnscaler.generated.files'
+local fingerprint = require 'nnscaler.policies.fingerprint'
+local graphs = require 'nnscaler._C.graph'
+local log = require('nnscaler.log').logger 'nnscaler.program'
+local lower = require 'nnscaler._C.lower'
+local plans = require 'nnscaler._C.plan'
+local policies = require 'nnscaler.policies'
+local records = require 'nnscaler.generated.records'
+
+local M = {}
+
+---@class nnscaler.Pipeline
+---@field source nnscaler.Source
+---@field options nnscaler.Options
+---@field plan userdata|nil nnscaler.Plan, from the first training graph on; nil: one whole device
+---@field first_graph userdata|nil the graph that the plan was made for: weights rest in its homes
+local Pipeline = {}
+Pipeline.__index = Pipeline
+
+---@param source nnscaler.Source
+---@param options nnscaler.Options
+---@param rank? integer of this process, 0 unless told
+---@return nnscaler.Pipeline
+function M.new(source, options, rank)
+  return setmetatable({
+    source = source, options = options, rank = rank or 0,
+    written = {}, -- modes whose first specialisation has its file
+    shapes = {}, -- by hash of a graph: what it is specialised to
+    records = {}, -- to be written with the next files
+    traces = 0, policies = 0, -- how often the model was traced, and the policy ran
+  }, Pipeline)
+end
+
+-- How the files of the next specialisation of a mode are kept.
+function Pipeline:place(mode)
+  local o = self.options
+  return { folder = o.folder, reuse = o.reuse, mode = mode, settings = o.settings,
+    model = o.name or self.source.name, first = not self.written[mode], rank = self.rank }
+end
+
+local function mode_of(graph) return graph:training() and 'training' or 'evaluation' end
+
+--- Says choices and fallbacks of a program, each once a run.
+---@param program nnscaler.Program
+local function tell(program)
+  for _, text in ipairs(program:notes()) do log.info_once('%s', text) end
+  for _, text in ipairs(program:warnings()) do log.warning_once('%s', text) end
+  for _, call in ipairs(program:fallbacks()) do
+    log.warning_once('%s in %s at %s has no derivative rule: it runs again under autograd in '
+      .. 'backward', call.op, call.module == '' and 'the model' or call.module, call.place)
+  end
+end
+
+--- Source → graph, for arguments of forward: traced, or with gen_reuse=graph one of before.
+---@param args table `n` counts them
+---@param training boolean
+---@return userdata graph
+function Pipeline:graph(args, training)
+  return self:obtain_graph(self.source:key(args, training), training, function(known)
+    return self.source:graph(args, training, known)
+  end)
+end
+
+--- The graph of a specialisation.
+---@param shapes string what it is specialised to
+---@param training boolean
+---@param make fun(known?: string): userdata traces; `known` as trace takes it
+---@param shared? nnscaler.Sharing of ranks that all make this specialisation at one time
+---@return userdata graph
+function Pipeline:obtain_graph(shapes, training, make, shared)
+  local place = self:place(training and 'training' or 'evaluation')
+  local graph
+  local function obtain()
+    local record
+    graph, record = records.graph(place, shapes, function(known)
+      self.traces = self.traces + 1
+      return make(known)
+    end)
+    table.insert(self.records, record)
+    return graph:json()
+  end
+  if shared and place.reuse == 'graph' then
+    local text = shared:of_rank_zero(obtain)
+    graph = graph or graphs.from_json(text)
+  else
+    obtain()
+  end
+  self.shapes[graph:hash()] = shapes
+  return graph
+end
+
+--- Graph → plan: that of written files, or of the policy, which runs on the first training graph;
+--- later graphs go by the same plan.
+---@param graph userdata
+---@param beat? fun() called now and then
+---@return userdata|nil plan nil: one device, all of it whole
+function Pipeline:make_plan(graph, beat)
+  local o = self.options
+  if self.plan or o.runtime_ngpus == 1 and o.whole then return self.plan end
+  local place, hash = self:place 'training', graph:hash()
+  local made_from = { graph = hash, shapes = self.shapes[hash], settings = o.settings,
+    micro_batches = o.micro_batches }
+  local plan, why
+  made_from.policy, why = fingerprint.of(o.policy)
+  if made_from.policy then
+    plan, why = records.plan(place, made_from, graph)
+  else
+    why = 'it holds ' .. why
+  end
+  if plan then
+    self:use_plan(graph, plan)
+    return plan
+  end
+  if why then log.info('The policy runs: %s', why) end
+  self:use_plan(graph, self:ask_policy(graph, beat))
+  if made_from.policy then
+    table.insert(self.records, records.of_plan(place, made_from, self.plan))
+  end
+  return self.plan
+end
+
+--- What the policy says of a graph.
+---@param graph userdata
+---@param beat? fun() called now and then
+---@return userdata plan
+function Pipeline:ask_policy(graph, beat)
+  local o = self.options
+  self.policies = self.policies + 1
+  return policies.run(graph, o.policy, {
+    plan_ngpus = o.plan_ngpus, runtime_ngpus = o.runtime_ngpus, beat = beat,
+    pas_config = o.pas_config, micro_batches = o.micro_batches,
+  })
+end
+
+--- Takes the plan that another rank has made for this graph.
+---@param graph userdata
+---@param plan userdata|string the plan, or its JSON
+function Pipeline:use_plan(graph, plan)
+  self.plan = type(plan) == 'string' and plans.from_json(plan) or plan
+  self.first_graph = graph
+end
+
+-- `first`: a program of the rank in whose homes its weights rest.
+function Pipeline:lower(graph, plan, rank, first)
+  return lower.lower(graph, { device = self.options.device, plan = plan, rank = rank,
+    embedded = self.options.embedded, first = first })
+end
+
+--- Plan → Program of a rank.
+---@param graph userdata
+---@param plan userdata|nil of the graph
+---@param rank integer
+---@return nnscaler.Program
+function Pipeline:program(graph, plan, rank)
+  local homes = self.homes
+  local program
+  if not plan or graph == self.first_graph then
+    program = self:lower(graph, plan, rank)
+    self.homes = plan and { rank = rank, program = program }
+  else
+    if not homes or homes.rank ~= rank then -- a program of written files has none
+      homes = { rank = rank, program = self:lower(self.first_graph, self.plan, rank) }
+      self.homes = homes
+    end
+    program = self:lower(graph, plan, rank, homes.program)
+  end
+  tell(program)
+  return program
+end
+
+-- Programs of more ranks are not kept, so they are not checked against each other.
+local kMostChecked = 64
+
+--- Makes the programs of all ranks and checks them against each other; returns whether it did: not
+--- for many ranks.
+---@param graph userdata
+---@param plan userdata of the graph
+---@param beat? fun() called now and then
+---@return boolean
+function Pipeline:check(graph, plan, beat)
+  local ranks, programs = self.options.runtime_ngpus, {}
+  if ranks > kMostChecked then return false end
+  for rank = 0, ranks - 1 do
+    programs[rank + 1] = self:program(graph, plan, rank)
+    if beat then beat() end
+  end
+  lower.check_ranks(programs, plan)
+  return true
+end
+
+---@class nnscaler.Generated a rank's program and the text that runs
+---@field program nnscaler.Program
+---@field json string|nil of the program
+---@field file nnscaler.ProgramFile
+---@field kept boolean|nil whether it was on disk
+
+-- What a program of the graph is made from.
+function Pipeline:made_from(graph, plan)
+  local o, hash = self.options, graph:hash()
+  return { graph = hash, shapes = self.shapes[hash], settings = o.settings, embedded = o.embedded,
+    device = o.device, plan = plan and plan:hash() or '',
+    first = plan and self.first_graph ~= graph and self.first_graph:hash() or '' }
+end
+
+--- This rank's program of written files; nil, and says why in the log, where it is to be made.
+---@param graph userdata
+---@param plan userdata|nil of the graph
+---@return nnscaler.Generated|nil
+function Pipeline:found(graph, plan)
+  local mode = mode_of(graph)
+  local made = self:read(graph, self:place(mode), self:made_from(graph, plan), self.rank)
+  if not made then return nil end
+  self:commit {}
+  self.written[mode] = true
+  return made
+end
+
+function Pipeline:read(graph, place, made_from, rank)
+  local kept, why = records.program(place, made_from, rank, graph)
+  if kept then tell(kept.program) end
+  if why then log.info('%s: lowered anew: %s', files.path(place, rank, made_from.graph), why) end
+  return kept
+end
+
+-- Makes a rank's program and chooses its text.
+function Pipeline:make(graph, plan, place, made_from, rank)
+  local program = self:program(graph, plan, rank)
+  local made = { program = program, file = files.choose(program, place, rank) }
+  if made.file.path then
+    made.json = program:json()
+    table.insert(self.records, records.of_program(made.file.path, made_from, made.json, rank))
+  end
+  return made
+end
+
+-- Writes files, and all records that wait for them.
+function Pipeline:commit(list)
+  local waiting = self.records
+  self.records = {}
+  files.commit(list, waiting)
+end
+
+--- Program → file, for all ranks: checks the programs against each other, unless they are those of
+--- before, and writes all files, or none.
+---@param graph userdata
+---@param visit? fun(program: nnscaler.Program, rank: integer, made: nnscaler.Generated)
+---@param only? integer one rank; all of them unless told
+---@return nnscaler.ProgramFile[] in order of ranks
+function Pipeline:write_all(graph, visit, only)
+  local mode, ranks = mode_of(graph), self.options.runtime_ngpus
+  local place, made_from = self:place(mode), self:made_from(graph, self.plan)
+  local list, programs, fresh = {}, {}, false
+  for rank = only or 0, only or ranks - 1 do
+    local made = self:read(graph, place, made_from, rank)
+      or self:make(graph, self.plan, place, made_from, rank)
+    if visit then visit(made.program, rank, made) end
+    list[#list + 1], fresh = made.file, fresh or not made.kept
+    programs[#programs + 1] = ranks <= kMostChecked and made.program or nil
+  end
+  if fresh and self.plan and #programs == ranks then lower.check_ranks(programs, self.plan) end
+  self:commit(list)
+  self.written[mode] = true
+  return list
+end
+
+-- This rank's program of those that rank 0 makes for all.
+function Pipeline:generate_shared(graph, shared)
+  local rank, mine, sent = self.rank, nil, {}
+  local place, made_from = self:place(mode_of(graph)), self:made_from(graph, self.plan)
+  local on_disk = self.options.strategy == 'none' and files.folder(place)
+  local answer = shared:of_rank_zero(function(beat)
+    self:write_all(graph, function(program, r, made)
+      mine = mine or made
+      if not on_disk then
+        sent[r + 1] = { text = made.file.text, program = made.json or program:json() }
+      end
+      beat()
+    end)
+    return base.json_encode(sent)
+  end)
+  if mine then return mine end
+  if on_disk then
+    local path = files.expect(place, rank, made_from.graph)
+    local there, why = records.program(place, made_from, rank, graph)
+    if there then return there end
+    fail('state', 'codegen.missing', ('rank %d cannot use %s, which rank 0 wrote: %s'):format(rank,
+      path, why), 'broadcast_strategy=none asks for a disk that all ranks share')
+  end
+  sent = base.json_decode(answer)[rank + 1]
+  mine = { program = lower.from_json(sent.program) }
+  mine.file = files.received(mine.program, place, rank, sent.text)
+  if mine.file.path then
+    table.insert(self.records, records.of_program(mine.file.path, made_from, sent.program, rank))
+  end
+  tell(mine.program)
+  self:commit { mine.file }
+  return mine
+end
+
+--- Program → file, of this rank.
+---@param graph userdata
+---@param plan userdata|nil of the graph
+---@param shared? nnscaler.Sharing of ranks that all make this specialisation at one time
+---@return nnscaler.Generated
+function Pipeline:generate(graph, plan, shared)
+  local mode = mode_of(graph)
+  local made
+  if shared then
+    made = self:generate_shared(graph, shared)
+  else
+    made = self:make(graph, plan, self:place(mode), self:made_from(graph, plan), self.rank)
+    self:commit { made.file }
+  end
+  self.written[mode] = true
+  return made
+end
+
+--- Says what all of it took, for who looks.
+---@param mode string
+function Pipeline:count(mode)
+  log.debug('Program of %s: %d traces, %d policies, %d lowerings, %d files written so far', mode,
+    self.traces, self.policies, lower.count(), files.count())
+end
+
+return M

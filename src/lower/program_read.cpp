@@ -1,0 +1,321 @@
+// The JSON form of a Program, read: bytes that anybody may have changed.
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "graph/json_reader.h"
+#include "lower/program_json.h"
+
+namespace nns::lower {
+namespace {
+
+using graph::Fields;
+using graph::Json;
+using graph::list_reader;
+using graph::pair_reader;
+using graph::read_bool;
+using graph::read_id;
+using graph::read_int;
+using graph::read_list;
+using graph::read_string;
+using graph::refuse;
+
+constexpr int64_t kMost = int64_t{1} << 60;  // elements of a tensor
+
+int read_count(const Json& j, const std::string& path) {
+  const int n = read_id(j, path);
+  if (n < 0) refuse(path, j, "0 or more");
+  return n;
+}
+
+std::vector<int> read_counts(const Json& j, const std::string& path) {
+  return read_list(j, path, read_count);
+}
+
+uint64_t read_hash(const Json& j, const std::string& path) {
+  const std::string text = read_string(j, path);
+  if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos)
+    refuse(path, j, "16 hexadecimal digits");
+  return std::stoull(text, nullptr, 16);
+}
+
+Shape read_shape(const Json& j, const std::string& path) {
+  Shape shape = read_list(j, path, read_int);
+  int64_t elements = 1;
+  for (const int64_t length : shape) {
+    if (length < 0 || length > kMost || (length > 0 && elements > kMost / length))
+      refuse(path, j, "a shape");
+    elements *= std::max<int64_t>(length, 1);
+  }
+  return shape;
+}
+
+template <class Kind, size_t N>
+auto kind_reader(const std::array<Kind, N>& all) {
+  return [&all](const Json& j, const std::string& path) {
+    for (const Kind kind : all)
+      if (j == name_of(kind)) return kind;
+    refuse(path, j, "one of the kinds");
+  };
+}
+
+constexpr std::array kRoles{SlotRole::input,    SlotRole::parameter,  SlotRole::buffer,
+                            SlotRole::constant, SlotRole::activation, SlotRole::gradient};
+constexpr std::array kInstrs{InstrKind::call, InstrKind::release, InstrKind::accumulate,
+                             InstrKind::update};
+
+Slot read_slot(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  Slot slot;
+  slot.name = f.take("name", read_string);
+  slot.role = f.take("role", kind_reader(kRoles));
+  slot.type.shape = f.take("shape", read_shape);
+  slot.type.dtype = f.take("dtype", graph::read_dtype);
+  if (j.contains("whole")) {
+    slot.whole = f.take("whole", read_shape);
+    const auto box = f.take("box", pair_reader(read_int, read_int));
+    const size_t dims = slot.type.shape.size();
+    if (dims == 0 || slot.whole.size() != dims || box.size() != dims)
+      refuse(path, j, "a part with as many dimensions as the whole");
+    for (size_t d = 0; d < dims; ++d) {
+      const auto [start, stop] = box[d];
+      if (start < 0 || stop > slot.whole[d] || stop - start != slot.type.shape[d])
+        refuse(path + ".box", j["box"], "a part of the whole");
+      slot.box.push_back({start, stop});
+    }
+  }
+  f.done();
+  return slot;
+}
+
+SourceLoc read_place(const Json& j, const std::string& path) {
+  if (!j.is_array() || j.size() != 2) refuse(path, j, "a file and a line");
+  return {read_string(j[0], path), read_count(j[1], path)};
+}
+
+Instr read_instr(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  Instr instr;
+  instr.kind = f.take("kind", kind_reader(kInstrs));
+  if (j.contains("op")) instr.op = f.take("op", read_string);
+  instr.args = f.take("args", list_reader(graph::read_named_arg));
+  if (j.contains("outs")) instr.outs = f.take("outs", list_reader(read_id));
+  if (j.contains("target")) instr.target = f.take("target", read_count);
+  if (j.contains("node")) instr.node = f.take("node", read_count);
+  if (j.contains("module")) instr.module = f.take("module", read_string);
+  if (j.contains("place")) instr.loc = f.take("place", read_place);
+  f.done();
+  return instr;
+}
+
+BlockRun read_block(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  BlockRun run;
+  run.body = f.take("body", read_count);
+  run.first = static_cast<size_t>(f.take("first", read_count));
+  run.last = static_cast<size_t>(f.take("last", read_count));
+  run.path = f.take("path", read_string);
+  f.done();
+  return run;
+}
+
+Loop read_loop(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  Loop loop;
+  loop.first = static_cast<size_t>(f.take("first", read_count));
+  loop.size = static_cast<size_t>(f.take("size", read_count));
+  loop.count = static_cast<size_t>(f.take("count", read_count));
+  f.done();
+  return loop;
+}
+
+Segment read_segment(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  Segment s;
+  s.name = f.take("name", read_string);
+  s.kind = f.take("kind", [](const Json& kind, const std::string& place) {
+    for (size_t i = 0; i < std::size(kSegmentKinds); ++i)
+      if (kind == kSegmentKinds[i]) return static_cast<SegmentKind>(i);
+    refuse(place, kind, "forward, backward or weight");
+  });
+  s.stage = f.take("stage", read_count);
+  s.inputs = f.take("inputs", read_counts);
+  s.outputs = f.take("outputs", read_counts);
+  s.saved_in = f.take("saved_in", read_counts);
+  s.saved_out = f.take("saved_out", read_counts);
+  s.instrs = f.take("instrs", list_reader(read_instr));
+  s.blocks = f.take("blocks", list_reader(read_block));
+  s.loops = f.take("loops", list_reader(read_loop));
+  f.done();
+  return s;
+}
+
+Share read_share(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  Share share;
+  share.reduce = f.take("reduce", read_counts);
+  share.holders = f.take("holders", read_count);
+  share.sharded = f.take("sharded", read_bool);
+  f.done();
+  return share;
+}
+
+Fallback read_fallback(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  Fallback fallback;
+  fallback.op = f.take("op", read_string);
+  fallback.module = f.take("module", read_string);
+  fallback.loc = f.take("place", read_place);
+  f.done();
+  return fallback;
+}
+
+ScheduleEntry read_entry(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  ScheduleEntry entry;
+  entry.segment = f.take("segment", read_string);
+  entry.micro_batch = f.take("micro_batch", read_count);
+  f.done();
+  return entry;
+}
+
+// --- what fields say of each other ---------------------------------------------------------------
+
+[[noreturn]] void broken(const std::string& what) {
+  fail(ErrorKind::state, "[program.from_json] {}", what);
+}
+
+class Checker {
+ public:
+  explicit Checker(const Program& program) : p_(program) {}
+
+  void all() const {
+    if (p_.rank >= p_.world) broken(fmt::format("rank {} of {}", p_.rank, p_.world));
+    leaves(p_.parameters, SlotRole::parameter);
+    leaves(p_.buffers, SlotRole::buffer);
+    leaves(p_.constants, SlotRole::constant);
+    if (p_.constant_data.size() != p_.constants.size())
+      broken(fmt::format("{} constants with data for {}", p_.constants.size(),
+                         p_.constant_data.size()));
+    for (size_t i = 0; i < p_.constants.size(); ++i)
+      if (static_cast<int64_t>(p_.constant_data[i].size()) !=
+          bytes_of(p_.slot(p_.constants[i]).type))
+        broken(fmt::format("constant {} has {} bytes", i, p_.constant_data[i].size()));
+    if (!p_.shares.empty() && p_.shares.size() != p_.parameters.size())
+      broken(
+          fmt::format("{} parameters with shares for {}", p_.parameters.size(), p_.shares.size()));
+    for (const Share& share : p_.shares)
+      for (int rank : share.reduce)
+        if (rank >= p_.world) broken(fmt::format("a share of rank {} of {}", rank, p_.world));
+    if (p_.segments.empty()) broken("no segment");
+    for (const Segment& s : p_.segments) segment(s);
+    for (const graph::Nest& nest : p_.outputs) nested(nest);
+    for (const auto* list : {&p_.seeds, &p_.input_gradients})
+      for (const auto& [name, id] : *list) slot(id);
+  }
+
+ private:
+  void slot(int id) const {
+    if (static_cast<size_t>(id) >= p_.slots.size())
+      broken(fmt::format("slot {} of {}", id, p_.slots.size()));
+  }
+  void slots(const std::vector<int>& ids) const {
+    for (int id : ids) slot(id);
+  }
+  void leaves(const std::vector<int>& ids, SlotRole role) const {
+    slots(ids);
+    for (int id : ids)
+      if (p_.slot(id).role != role) broken(fmt::format("slot {} is no {}", id, name_of(role)));
+  }
+  void optional(int id) const {
+    if (id >= 0) slot(id);
+  }
+  void instr(const Instr& i) const {
+    for (const NamedArg& a : i.args) {
+      if (const auto* ref = std::get_if<ValueRef>(&a.value)) optional(ref->id);
+      if (const auto* refs = std::get_if<std::vector<ValueRef>>(&a.value))
+        for (const ValueRef& ref : *refs) optional(ref.id);
+    }
+    for (int out : i.outs) optional(out);
+    optional(i.target);
+    const bool targets = i.kind == InstrKind::accumulate || i.kind == InstrKind::update;
+    if (targets != (i.target >= 0)) broken(fmt::format("{} of slot {}", name_of(i.kind), i.target));
+    if (i.kind == InstrKind::call && i.op.empty()) broken("a call of nothing");
+  }
+  void segment(const Segment& s) const {
+    for (const auto* ids : {&s.inputs, &s.outputs, &s.saved_in, &s.saved_out}) slots(*ids);
+    for (const Instr& i : s.instrs) instr(i);
+    size_t end = 0;
+    for (const BlockRun& run : s.blocks) {
+      if (run.first < end || run.last < run.first || run.last > s.instrs.size())
+        broken(fmt::format("block {} from {} to {} of {}", run.path, run.first, run.last, s.name));
+      end = run.last;
+    }
+    end = 0;
+    for (const Loop& loop : s.loops) {
+      if (loop.first < end || loop.last() > s.instrs.size())
+        broken(fmt::format("a loop from {} to {} of {}", loop.first, loop.last(), s.name));
+      end = loop.last();
+    }
+  }
+  void nested(const graph::Nest& nest) const {
+    if (const auto* ref = std::get_if<ValueRef>(&nest.node)) optional(ref->id);
+    if (const auto* fields =
+            std::get_if<std::vector<std::pair<std::string, graph::Nest>>>(&nest.node))
+      for (const auto& [key, value] : *fields) nested(value);
+  }
+
+  const Program& p_;
+};
+
+}  // namespace
+
+Lowered from_json(std::string_view text) {
+  const Json j = graph::parse_json(text, "program");
+  Fields f(j, "program");
+  const std::string kind = f.take("kind", read_string);
+  if (kind != kProgramKind) refuse("program.kind", kind, kProgramKind);
+  if (const int format = f.take("format", read_count); format > kProgramFormat)
+    fail(ErrorKind::state, "[program.from_json] format {} is newer than this program's {}", format,
+         kProgramFormat);
+  Lowered out;
+  Program& p = out.program;
+  p.model = f.take("model", read_string);
+  p.rank = f.take("rank", read_count);
+  p.world = f.take("world", read_count);
+  p.training = f.take("training", read_bool);
+  p.graph_hash = f.take("graph", read_hash);
+  p.slots = f.take("slots", list_reader(read_slot));
+  for (size_t i = 0; i < p.slots.size(); ++i) p.slots[i].id = static_cast<int>(i);
+  p.parameters = f.take("parameters", read_counts);
+  p.buffers = f.take("buffers", read_counts);
+  p.constants = f.take("constants", read_counts);
+  p.constant_data = f.take("constant_data", list_reader(graph::read_hex));
+  p.shares = f.take("shares", list_reader(read_share));
+  p.segments = f.take("segments", list_reader(read_segment));
+  p.last_stage = f.take("last_stage", read_count);
+  p.tags = f.take("tags", read_count);
+  p.schedule = f.take("schedule", list_reader(read_entry));
+  p.outputs = f.take("outputs", list_reader(graph::read_nest));
+  p.embedded = f.take("embedded", read_bool);
+  p.seeds = f.take("seeds", pair_reader(read_string, read_count));
+  p.input_gradients = f.take("input_gradients", pair_reader(read_string, read_count));
+  out.fallbacks = f.take("fallbacks", list_reader(read_fallback));
+  out.notes = f.take("notes", list_reader(read_string));
+  out.warnings = f.take("warnings", list_reader(read_string));
+  out.adapters = f.take("adapters", [](const Json& a, const std::string& path) {
+    Fields fields(a, path);
+    AdapterCount count;
+    count.all = fields.take("all", read_count);
+    count.paired = fields.take("paired", read_count);
+    for (const auto& [pair, n] : fields.take("pairs", pair_reader(read_string, read_count)))
+      count.pairs[pair] = n;
+    fields.done();
+    return count;
+  });
+  f.done();
+  Checker(p).all();
+  return out;
+}
+
+}  // namespace nns::lower

@@ -1,0 +1,188 @@
+// Programs as JSON: what is read back is what was written, and damaged bytes are refused by place.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "base/build_id.h"
+#include "base/error.h"
+#include "codegen/lua.h"
+#include "graph/difference.h"
+#include "lower/program_json.h"
+#include "plan/builder.h"
+
+using namespace nns;
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+// loss = sum(relu(x · w + c)), with a constant c and a place in the source for each call.
+graph::Graph network() {
+  graph::Graph g;
+  g.name = "Net";
+  g.values = {{0, {{2, 4}, DType::f32}, graph::Role::input, false, "x", -1, {}},
+              {1, {{4, 4}, DType::f32}, graph::Role::parameter, true, "fc.weight", -1, {}},
+              {2, {{1}, DType::f32}, graph::Role::constant, false, "", -1, std::string(4, '\x3f')},
+              {3, {{2, 4}, DType::f32}, graph::Role::activation, true, "", 0, {}},
+              {4, {{2, 4}, DType::f32}, graph::Role::activation, true, "", 1, {}},
+              {5, {{2, 4}, DType::f32}, graph::Role::activation, true, "", 2, {}},
+              {6, {{}, DType::f32}, graph::Role::activation, true, "", 3, {}}};
+  g.inputs = {0};
+  g.parameters = {1};
+  const auto node = [&](const char* op, std::vector<graph::NamedArg> args, int out) {
+    graph::Node n;
+    n.id = static_cast<int>(g.nodes.size());
+    n.op = op;
+    n.args = std::move(args);
+    n.outputs = {out};
+    n.module = n.id < 2 ? "fc" : "";
+    n.loc = {"models/mlp.lua", 10 + n.id};
+    g.nodes.push_back(std::move(n));
+  };
+  using graph::ValueRef;
+  node("aten::mm", {{"self", ValueRef{0}}, {"mat2", ValueRef{1}}}, 3);
+  node("aten::add.Tensor", {{"self", ValueRef{3}}, {"other", ValueRef{2}}, {"alpha", int64_t{1}}},
+       4);
+  node("aten::relu", {{"self", ValueRef{4}}}, 5);
+  node("aten::sum", {{"self", ValueRef{5}}, {"dtype", std::monostate{}}}, 6);
+  g.outputs = {{ValueRef{6}}};
+  graph::verify(g);
+  return g;
+}
+
+// All of it on `devices`, the product cut over its columns; weights in shards where wanted.
+lower::Lowered lowered(int devices, int rank, bool sharded) {
+  auto g = std::make_shared<const graph::Graph>(network());
+  lower::Options options;
+  if (devices > 1) {
+    plan::Builder builder(g, sharded ? 1 : devices, devices);
+    if (!sharded) builder.partition(0, 1, 1, devices);
+    if (sharded) builder.weights(plan::WeightHome::sharded);
+    for (int id = sharded ? 0 : 1; id < static_cast<int>(g->nodes.size()); ++id)
+      builder.replicate(id, sharded ? 1 : devices);
+    options.plan = std::make_shared<const plan::Plan>(builder.finish("test"));
+    options.rank = rank;
+  }
+  return lower::lower(*g, options);
+}
+
+std::string message_of(const std::string& text) {
+  try {
+    lower::from_json(text);
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::state);
+    return e.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("a program read from its JSON is the one that was written") {
+  for (const auto& [devices, sharded] : {std::pair{1, false}, {2, false}, {2, true}}) {
+    for (int rank = 0; rank < devices; ++rank) {
+      const lower::Lowered was = lowered(devices, rank, sharded);
+      const std::string text = lower::to_json(was);
+      const lower::Lowered is = lower::from_json(text);
+      CHECK(lower::to_json(is) == text);
+      CHECK(lower::hash(is.program) == lower::hash(was.program));
+      CHECK(codegen::to_lua(is.program) == codegen::to_lua(was.program));
+      CHECK(lower::groups_of(is.program) == lower::groups_of(was.program));
+      REQUIRE(is.program.shares.size() == was.program.shares.size());
+      for (size_t i = 0; i < is.program.shares.size(); ++i) {
+        CHECK(is.program.shares[i].reduce == was.program.shares[i].reduce);
+        CHECK(is.program.shares[i].holders == was.program.shares[i].holders);
+        CHECK(is.program.shares[i].sharded == was.program.shares[i].sharded);
+      }
+      for (size_t i = 0; i < was.program.slots.size(); ++i) {
+        CHECK(is.program.slots[i].whole == was.program.slots[i].whole);
+        CHECK(is.program.slots[i].box == was.program.slots[i].box);
+      }
+      CHECK(is.notes == was.notes);
+      CHECK(is.adapters.all == was.adapters.all);
+      CHECK(is.adapters.pairs == was.adapters.pairs);
+    }
+  }
+}
+
+TEST_CASE("damaged JSON of a program is refused by place") {
+  const Json good = Json::parse(lower::to_json(lowered(2, 0, false)));
+  const auto with = [&](const char* pointer, const Json& value) {
+    Json j = good;
+    j[Json::json_pointer(pointer)] = value;
+    return message_of(j.dump());
+  };
+  using Catch::Matchers::Contains;
+  CHECK_THAT(message_of("{"), Contains("[program.from_json] not JSON"));
+  CHECK_THAT(message_of("[]"), Contains("program: []; expected an object"));
+  CHECK_THAT(with("/kind", "nnscaler.plan"), Contains("program.kind: \"nnscaler.plan\""));
+  CHECK_THAT(with("/format", 99), Contains("format 99 is newer"));
+  CHECK_THAT(with("/more", 1), Contains("expected 25 fields"));
+  CHECK_THAT(with("/rank", 2), Contains("rank 2 of 2"));
+  CHECK_THAT(with("/slots/0/shape/0", -1), Contains("program.slots[0].shape"));
+  CHECK_THAT(with("/slots/0/shape", Json::array({1 << 30, 1 << 30, 1 << 30})),
+             Contains("expected a shape"));
+  CHECK_THAT(with("/slots/1/box/1/1", 9), Contains("program.slots[1].box"));
+  CHECK_THAT(with("/parameters/0", 1000), Contains("slot 1000 of"));
+  CHECK_THAT(with("/parameters/0", 0), Contains("slot 0 is no parameter"));
+  CHECK_THAT(with("/constant_data/0", "00"), Contains("constant 0 has 1 bytes"));
+  CHECK_THAT(with("/shares", Json::array()), !Contains("shares"));
+  CHECK_THAT(with("/shares/0/reduce", Json::array({7})), Contains("a share of rank 7 of 2"));
+  CHECK_THAT(with("/segments", Json::array()), Contains("no segment"));
+  CHECK_THAT(with("/segments/0/inputs/0", 77), Contains("slot 77 of"));
+  CHECK_THAT(with("/segments/0/instrs/0/outs/0", 77), Contains("slot 77 of"));
+  CHECK_THAT(with("/segments/0/instrs/0/kind", "jump"), Contains("instrs[0].kind: \"jump\""));
+}
+
+// Every number and every text of a program in turn becomes something else: nothing may crash, and
+// what is accepted can be asked for all that a run asks.
+TEST_CASE("no damaged JSON of a program crashes its reader") {
+  const Json good = Json::parse(lower::to_json(lowered(2, 1, false)));
+  const Json flat = good.flatten();
+  int refused = 0;
+  for (const auto& [pointer, value] : flat.items()) {
+    for (const Json& other : {Json(-1), Json(7), Json(1e300), Json("x"), Json(nullptr),
+                              Json(int64_t{1} << 40), Json::array({3}), Json::object()}) {
+      Json j = good;
+      j[Json::json_pointer(pointer)] = other;
+      try {
+        const lower::Lowered read = lower::from_json(j.dump());
+        lower::hash(read.program);
+        lower::groups_of(read.program);
+      } catch (const std::exception&) {
+        ++refused;
+      }
+    }
+  }
+  CHECK(refused > static_cast<int>(flat.size()) * 3);
+}
+
+TEST_CASE("a graph tells where it differs first from another") {
+  const graph::Graph before = network();
+  CHECK(graph::difference(before, network()) == std::nullopt);
+  graph::Graph moved = network();
+  moved.nodes[2].loc.line = 99;
+  CHECK(graph::difference(before, moved) == std::nullopt);
+  graph::Graph other = network();
+  other.nodes[2].op = "aten::tanh";
+  CHECK(graph::difference(before, other) == "mlp.lua:12: aten::tanh in place of aten::relu");
+  graph::Graph wide = network();
+  wide.values[1].type.shape = {4, 5};
+  CHECK(graph::difference(before, wide) ==
+        "mlp.lua:10: aten::mm of fc has other arguments or results");
+  graph::Graph more = network();
+  more.nodes.push_back(more.nodes[2]);
+  CHECK(graph::difference(before, more) == "mlp.lua:12: aten::relu is added");
+  CHECK(graph::difference(more, before) == "mlp.lua:12: aten::relu is gone");
+  graph::Graph unused = network();
+  unused.values.push_back({7, {{3}, DType::f32}, graph::Role::parameter, true, "spare", -1, {}});
+  unused.parameters.push_back(7);
+  CHECK(graph::difference(before, unused) == "parameter spare float32[3] in place of nothing");
+  graph::Graph result = network();
+  result.outputs.push_back({graph::ValueRef{5}});
+  CHECK(graph::difference(before, result) == "what forward returns");
+}
+
+TEST_CASE("a build has an id") {
+  CHECK(build_id().size() >= 16);
+  CHECK(build_id().find_first_not_of("0123456789abcdef") == std::string::npos);
+  CHECK(build_id() == build_id());
+}
