@@ -2,7 +2,7 @@
 --- it, in nested tables that programs index by module path.
 local buffers = require 'nnscaler.runtime.buffers'
 local reducer = require 'nnscaler.runtime.reducer'
-local store = require 'nnscaler.runtime.store'
+local tree = require 'nnscaler.runtime.tree'
 local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
@@ -25,9 +25,9 @@ function M.add(engine, take)
       engine.parameters[i] = {
         name = entry.name, data = data, requires_grad = entry.param.requires_grad,
       }
-      local parent, key = store.place(engine.tensors, entry.name)
+      local parent, key = tree.place(engine.tensors, entry.name)
       parent[key] = data
-      local gradients = store.place(engine.gradients, entry.name)
+      local gradients = tree.place(engine.gradients, entry.name)
       engine.places[i] = { table = gradients, key = key }
       engine.places[entry.name] = engine.places[i]
     end
@@ -35,11 +35,11 @@ function M.add(engine, take)
   for _, entry in ipairs(model:named_buffers()) do
     local data = take(entry.name, entry.buffer)
     if data then
-      local parent, key = store.place(engine.tensors, entry.name)
+      local parent, key = tree.place(engine.tensors, entry.name)
       parent[key] = data
       engine.buffers[#engine.buffers + 1] = {
         name = entry.name, data = data, persistent = entry.persistent ~= false,
-        table = parent, key = key, contents = store.place(engine.contents, entry.name),
+        table = parent, key = key, contents = tree.place(engine.contents, entry.name),
       }
     end
   end

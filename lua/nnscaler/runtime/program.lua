@@ -16,7 +16,7 @@ local presence = require 'nnscaler.runtime.presence'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
 local sources = require 'nnscaler.source'
-local store = require 'nnscaler.runtime.store'
+local tree = require 'nnscaler.runtime.tree'
 local traffic = require 'nnscaler.runtime.traffic'
 local weights = require 'nnscaler.runtime.weights'
 
@@ -179,7 +179,7 @@ end
 function Engine:inputs(args, n)
   local device = self.options.device
   local move = device ~= 'cpu' and function(x) return x:to(device) end or nil
-  return store.inputs(args, n, self.source.arg_names, move)
+  return tree.inputs(args, n, self.source.arg_names, move)
 end
 
 -- The seed of backward: a scalar n of the loss's dtype.
@@ -294,13 +294,13 @@ end
 -- Keeps of the gradients only what other ranks gave for this one's shards.
 function Engine:backward_empty(run, pass, seed, context)
   local gradients = {}
-  store.mirror(self.gradients, gradients)
+  tree.mirror(self.gradients, gradients)
   comm.mute(true)
   local ok, message = pcall(C.run, run, self.tensors, pass.saved, gradients, seed, context)
   comm.mute(false)
   if not ok then error(message, 0) end
   for _, share in ipairs(self.shares) do
-    local parent, key = store.place(gradients, share.name)
+    local parent, key = tree.place(gradients, share.name)
     local place = self.places[share.name]
     if share.sharded and parent[key] then C.accumulate(place.table, place.key, parent[key]) end
   end

@@ -10,6 +10,7 @@ local options = require 'nnscaler.options'
 local others = require 'nnscaler.runtime.others'
 local sorted = require 'nnscaler.sorted'
 local stages = require 'nnscaler.runtime.stages'
+local store = require 'nnscaler.runtime.store'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}
@@ -183,55 +184,13 @@ function Sharing:barrier() groups.group(self.everybody):barrier() end
 ---@return integer
 function Sharing:holders(name) return self.parts[name].holders end
 
---- The whole of a weight, or of a tensor that lies as the weight does. A collective of all ranks.
----@param name string
----@param data nnscaler.Tensor|nil this rank's part; nil when it has none
----@return nnscaler.Tensor
-function Sharing:full(name, data)
-  if not self:is_cut(name) then return data end
-  local leaf, group = self.parts[name], groups.group(self.everybody)
-  local mine = leaf and base.json_encode {
-    start = leaf.start or {}, shape = leaf.shape, whole = leaf.whole or leaf.shape,
-    dtype = data.dtype,
-  } or ''
-  local whole
-  local seen = {}
-  for r, text in ipairs(group:exchange(mine)) do
-    if text ~= '' and not seen[text] then
-      seen[text] = true
-      local place = base.json_decode(text)
-      whole = whole or tensor.empty(place.whole, { dtype = place.dtype })
-      local target = whole
-      for d, start in ipairs(place.start) do
-        target = target:narrow(d - 1, start, place.shape[d])
-      end
-      local part = r - 1 == self.rank and data:detach():contiguous() or target:contiguous()
-      group:broadcast(part, r - 1)
-      target:copy_(part)
-    end
-  end
-  return whole
-end
-
--- Whether any rank holds less than the whole of a weight, or nothing of it; agreed by all.
-function Sharing:is_cut(name)
-  self.cut = self.cut or {}
-  if self.cut[name] == nil then
-    local leaf = self.parts[name]
-    self.cut[name] = self:over_all({ (not leaf or leaf.start) and 1 or 0 }, 'max')[1] == 1
-  end
-  return self.cut[name]
-end
-
 --- This rank's part of a whole tensor.
 ---@param name string
 ---@param whole nnscaler.Tensor
 ---@return nnscaler.Tensor
 function Sharing:part(name, whole)
   local leaf = self.parts[name]
-  if not leaf.start then return whole end
-  for d, start in ipairs(leaf.start) do whole = whole:narrow(d - 1, start, leaf.shape[d]) end
-  return whole:contiguous()
+  return leaf.start and store.region(whole, store.slice_of(leaf)):contiguous() or whole
 end
 
 return M

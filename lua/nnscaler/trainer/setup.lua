@@ -17,6 +17,7 @@ local resume = require 'nnscaler.trainer.resume'
 local sample_of = require 'nnscaler.runtime.sample'
 local schedules = require 'nnscaler.schedules'
 local sharing = require 'nnscaler.runtime.sharing'
+local store = require 'nnscaler.runtime.store'
 
 local M = {}
 
@@ -149,6 +150,7 @@ function M.run(t)
   t.hooks = hooks.new(job.hook)
   M.build(t)
   t.optimizer = optim.new(job.optimizer, t.engine.parameters)
+  t.store = store.of_engine(t.model, t.engine, t.sharing)
   t.schedule = schedules.new(job.lr_scheduler, {
     lr = t.optimizer.lr, total_steps = t.span.total_steps,
     steps_per_epoch = t.span.steps_per_epoch,
