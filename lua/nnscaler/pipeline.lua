@@ -145,10 +145,24 @@ function Pipeline:use_plan(graph, plan)
   self.first_graph = graph
 end
 
--- `first`: a program of the rank in whose homes its weights rest.
-function Pipeline:lower(graph, plan, rank, first)
-  return lower.lower(graph, { device = self.options.device, plan = plan, rank = rank,
-    embedded = self.options.embedded, first = first })
+-- The programs of all ranks of a graph; the last one and that of the first graph are kept.
+function Pipeline:skeleton(graph, plan)
+  local known = self.last
+  if known and known.graph == graph and known.plan == plan then return known.skeleton end
+  local function make(of, under, first)
+    return lower.skeleton(of, { device = self.options.device, plan = under, first = first,
+      embedded = self.options.embedded })
+  end
+  local skeleton
+  if not plan or graph == self.first_graph then
+    skeleton = make(graph, plan)
+    self.homes = plan and skeleton
+  else
+    self.homes = self.homes or make(self.first_graph, self.plan)
+    skeleton = make(graph, plan, self.homes)
+  end
+  self.last = { graph = graph, plan = plan, skeleton = skeleton }
+  return skeleton
 end
 
 --- Plan → Program of a rank.
@@ -157,40 +171,19 @@ end
 ---@param rank integer
 ---@return nnscaler.Program
 function Pipeline:program(graph, plan, rank)
-  local homes = self.homes
-  local program
-  if not plan or graph == self.first_graph then
-    program = self:lower(graph, plan, rank)
-    self.homes = plan and { rank = rank, program = program }
-  else
-    if not homes or homes.rank ~= rank then -- a program of written files has none
-      homes = { rank = rank, program = self:lower(self.first_graph, self.plan, rank) }
-      self.homes = homes
-    end
-    program = self:lower(graph, plan, rank, homes.program)
-  end
+  local program = self:skeleton(graph, plan):project(rank)
   tell(program)
   return program
 end
 
--- Programs of more ranks are not kept, so they are not checked against each other.
-local kMostChecked = 64
-
---- Makes the programs of all ranks and checks them against each other; returns whether it did: not
---- for many ranks.
+--- Checks the programs of all ranks: of each class, and those of up to 64 ranks against each other.
 ---@param graph userdata
 ---@param plan userdata of the graph
----@param beat? fun() called now and then
----@return boolean
-function Pipeline:check(graph, plan, beat)
-  local ranks, programs = self.options.runtime_ngpus, {}
-  if ranks > kMostChecked then return false end
-  for rank = 0, ranks - 1 do
-    programs[rank + 1] = self:program(graph, plan, rank)
-    if beat then beat() end
-  end
-  lower.check_ranks(programs, plan)
-  return true
+---@return boolean compared whether they were checked against each other
+---@return integer[][] classes ranks that share a lowering
+function Pipeline:check(graph, plan)
+  local skeleton = self:skeleton(graph, plan)
+  return skeleton:check(), skeleton:classes()
 end
 
 ---@class nnscaler.Generated a rank's program and the text that runs
@@ -254,15 +247,14 @@ end
 function Pipeline:write_all(graph, visit, only)
   local mode, ranks = mode_of(graph), self.options.runtime_ngpus
   local place, made_from = self:place(mode), self:made_from(graph, self.plan)
-  local list, programs, fresh = {}, {}, false
+  local list, fresh = {}, false
   for rank = only or 0, only or ranks - 1 do
     local made = self:read(graph, place, made_from, rank)
       or self:make(graph, self.plan, place, made_from, rank)
     if visit then visit(made.program, rank, made) end
     list[#list + 1], fresh = made.file, fresh or not made.kept
-    programs[#programs + 1] = ranks <= kMostChecked and made.program or nil
   end
-  if fresh and self.plan and #programs == ranks then lower.check_ranks(programs, self.plan) end
+  if fresh and self.plan and not only then self:check(graph, self.plan) end
   self:commit(list)
   self.written[mode] = true
   return list

@@ -275,6 +275,9 @@ void push_graph(lua_State* L, Graph graph) {
 const Graph& check_graph(lua_State* L, int index) {
   return *script::check_object<Handle>(L, index, kGraphType);
 }
+Handle share_graph(lua_State* L, int index) {
+  return script::check_object<Handle>(L, index, kGraphType);
+}
 
 void open_graph(lua_State* L) {
   make_graph_type(L);

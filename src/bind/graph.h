@@ -15,5 +15,6 @@ void push_graph(lua_State* L, graph::Graph graph);
 void push_graph(lua_State* L, std::shared_ptr<const graph::Graph> graph);
 // Returns the graph at `index`, or raises an argument error.
 const graph::Graph& check_graph(lua_State* L, int index);
+std::shared_ptr<const graph::Graph> share_graph(lua_State* L, int index);
 
 }  // namespace nns::bind

@@ -1,18 +1,12 @@
-// nnscaler._C.lower: graphs become Programs; Programs as text, JSON and Lua.
-#include <atomic>
+// nnscaler._C.lower: Programs as text, JSON and Lua, and what they tell.
 #include <memory>
 
 #include "bind/bind.h"
-#include "bind/graph.h"
-#include "bind/plan.h"
+#include "bind/program.h"
 #include "codegen/lua.h"
-#include "lower/check_ranks.h"
-#include "lower/lower.h"
-#include "lower/memory.h"
 #include "lower/program_json.h"
 #include "lower/rule.h"
 #include "lower/signature.h"
-#include "lower/traffic.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -23,7 +17,6 @@ using script::guarded;
 using script::push_string;
 using Handle = std::shared_ptr<const Lowered>;
 constexpr const char* kProgramType = "nnscaler.Program";
-std::atomic<int64_t> lowerings = 0;  // of this process
 
 const Lowered& check_program(lua_State* L) {
   return *script::check_object<Handle>(L, 1, kProgramType);
@@ -32,56 +25,10 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-// (graph [, { device =, plan =, rank =, embedded =, first = the first program under the plan, in
-// whose homes weights stay }]) → program
-int lower_graph(lua_State* L) {
-  const graph::Graph& graph = check_graph(L, 1);
-  lower::Options options;
-  if (lua_istable(L, 2)) {
-    const std::string device = script::field_string(L, 2, "device", "cpu");
-    options.device = device.substr(0, device.find(':'));
-    options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
-    options.embedded = script::field_boolean(L, 2, "embedded", false);
-    lua_getfield(L, 2, "plan");
-    if (!lua_isnil(L, -1))
-      options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
-    lua_pop(L, 1);
-    lua_getfield(L, 2, "first");
-    if (!lua_isnil(L, -1))
-      options.homes = (*script::check_object<Handle>(L, lua_gettop(L), kProgramType)).homes;
-    lua_pop(L, 1);
-  }
-  ++lowerings;
-  script::push_object<Handle>(L, kProgramType,
-                              std::make_shared<const Lowered>(lower::lower(graph, options)));
-  return 1;
-}
-
 // (text) → program, as `json` of it wrote it
 int read_program(lua_State* L) {
-  script::push_object<Handle>(
-      L, kProgramType,
-      std::make_shared<const Lowered>(lower::from_json(script::check_string(L, 1))));
+  push_program(L, lower::from_json(script::check_string(L, 1)));
   return 1;
-}
-
-// () → how often this process has lowered a graph.
-int count_lowerings(lua_State* L) {
-  lua_pushinteger(L, lowerings.load());
-  return 1;
-}
-
-// (list of the programs of ranks 0, 1, …, their plan): checks them together.
-int check_all(lua_State* L) {
-  luaL_checktype(L, 1, LUA_TTABLE);
-  std::vector<const lower::Program*> programs;
-  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
-    lua_rawgeti(L, 1, static_cast<int>(i));
-    programs.push_back(&script::check_object<Handle>(L, lua_gettop(L), kProgramType)->program);
-    lua_pop(L, 1);
-  }
-  lower::check_ranks(programs, check_plan(L, 2));
-  return 0;
 }
 
 int text(lua_State* L) {
@@ -268,27 +215,9 @@ int buckets(lua_State* L) {
   return 1;
 }
 
-// (as buckets) → list of { segment =, op =, ranks =, calls =, bytes =, weights = }: what
-// the rank sends.
+// (as buckets) → what the rank sends.
 int traffic(lua_State* L) {
-  const auto list = lower::traffic(program(L), buckets_at(L));
-  lua_createtable(L, static_cast<int>(list.size()), 0);
-  for (size_t i = 0; i < list.size(); ++i) {
-    lua_createtable(L, 0, 6);
-    push_string(L, list[i].segment);
-    lua_setfield(L, -2, "segment");
-    push_string(L, list[i].op);
-    lua_setfield(L, -2, "op");
-    const std::pair<const char*, int64_t> numbers[] = {
-        {"ranks", list[i].ranks}, {"calls", list[i].calls}, {"bytes", list[i].bytes}};
-    for (const auto& [key, value] : numbers) {
-      lua_pushnumber(L, static_cast<double>(value));
-      lua_setfield(L, -2, key);
-    }
-    lua_pushboolean(L, list[i].weights);
-    lua_setfield(L, -2, "weights");
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
+  push_traffic(L, lower::traffic(program(L), buckets_at(L)));
   return 1;
 }
 
@@ -337,20 +266,8 @@ int lines(lua_State* L) {
   return 1;
 }
 
-// Bytes: { parameters, gradients, buffers, constants, saved, peak, total } of one micro-batch.
 int memory(lua_State* L) {
-  const lower::Memory m = lower::memory(program(L));
-  lua_createtable(L, 0, 7);
-  for (const auto& [name, bytes] : {std::pair{"parameters", m.parameters},
-                                    {"gradients", m.gradients},
-                                    {"buffers", m.buffers},
-                                    {"constants", m.constants},
-                                    {"saved", m.saved},
-                                    {"peak", m.peak},
-                                    {"total", m.total()}}) {
-    lua_pushnumber(L, static_cast<double>(bytes));
-    lua_setfield(L, -2, name);
-  }
+  push_memory(L, lower::memory(program(L)));
   return 1;
 }
 
@@ -416,10 +333,8 @@ int open(lua_State* L) {
                              {"notes", guarded<lines<&Lowered::notes>>},
                              {"warnings", guarded<lines<&Lowered::warnings>>}});
   lua_newtable(L);
-  script::set_functions(L, {{"lower", guarded<lower_graph>},
-                            {"from_json", guarded<read_program>},
-                            {"count", guarded<count_lowerings>},
-                            {"check_ranks", guarded<check_all>},
+  add_skeleton(L);
+  script::set_functions(L, {{"from_json", guarded<read_program>},
                             {"rules", guarded<rules>},
                             {"signatures", guarded<signatures>},
                             {"read_header", guarded<read_header>}});
@@ -427,6 +342,44 @@ int open(lua_State* L) {
 }
 
 }  // namespace
+
+void push_program(lua_State* L, Lowered lowered) {
+  script::push_object<Handle>(L, kProgramType, std::make_shared<const Lowered>(std::move(lowered)));
+}
+
+void push_traffic(lua_State* L, const std::vector<lower::Traffic>& list) {
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    lua_createtable(L, 0, 6);
+    push_string(L, list[i].segment);
+    lua_setfield(L, -2, "segment");
+    push_string(L, list[i].op);
+    lua_setfield(L, -2, "op");
+    const std::pair<const char*, int64_t> numbers[] = {
+        {"ranks", list[i].ranks}, {"calls", list[i].calls}, {"bytes", list[i].bytes}};
+    for (const auto& [key, value] : numbers) {
+      lua_pushnumber(L, static_cast<double>(value));
+      lua_setfield(L, -2, key);
+    }
+    lua_pushboolean(L, list[i].weights);
+    lua_setfield(L, -2, "weights");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+}
+
+void push_memory(lua_State* L, const lower::Memory& m) {
+  lua_createtable(L, 0, 7);
+  for (const auto& [name, bytes] : {std::pair{"parameters", m.parameters},
+                                    {"gradients", m.gradients},
+                                    {"buffers", m.buffers},
+                                    {"constants", m.constants},
+                                    {"saved", m.saved},
+                                    {"peak", m.peak},
+                                    {"total", m.total()}}) {
+    lua_pushnumber(L, static_cast<double>(bytes));
+    lua_setfield(L, -2, name);
+  }
+}
 
 void open_lower(lua_State* L) {
   script::preload(L, "nnscaler._C.lower", guarded<open>);

@@ -260,9 +260,9 @@ std::vector<Move> moves_between(const Layout& from, const Layout& to, const Shap
 namespace {
 
 // A region in the coordinates of the piece that starts at `origin`.
-void append_region(Shape& out, int rank, const std::vector<Range>& box,
+void append_region(Shape& out, int device, const std::vector<Range>& box,
                    const std::vector<Range>& origin) {
-  out.push_back(rank);
+  out.push_back(device);
   for (size_t d = 0; d < box.size(); ++d) {
     out.push_back(box[d].start - origin[d].start);
     out.push_back(box[d].length());
@@ -271,21 +271,17 @@ void append_region(Shape& out, int rank, const std::vector<Range>& box,
 
 }  // namespace
 
-Shape sends_of(const Layout& from, const Layout& to, const Shape& shape, int device,
-               int first_rank) {
+Shape sends_of(const std::vector<Move>& moves, const Piece& piece, int device) {
   Shape out;
-  const auto mine = from.piece(shape, device).box;
-  for (const Move& m : moves_between(from, to, shape))
-    if (m.source == device) append_region(out, first_rank + m.target, m.box, mine);
+  for (const Move& m : moves)
+    if (m.source == device) append_region(out, m.target, m.box, piece.box);
   return out;
 }
 
-Shape receives_of(const Layout& from, const Layout& to, const Shape& shape, int device,
-                  int first_rank) {
+Shape receives_of(const std::vector<Move>& moves, const Piece& piece, int device) {
   Shape out;
-  const auto mine = to.piece(shape, device).box;
-  for (const Move& m : moves_between(from, to, shape))
-    if (m.target == device) append_region(out, first_rank + m.source, m.box, mine);
+  for (const Move& m : moves)
+    if (m.target == device) append_region(out, m.source, m.box, piece.box);
   return out;
 }
 

@@ -61,13 +61,10 @@ Adapter find_adapter(const Layout& from, const Layout& to, const TensorType& typ
 // Regions that have to move so that every device of `to` holds its piece; neither has value axes.
 // A device that holds a region itself copies it, other targets take turns among the holders.
 std::vector<Move> moves_between(const Layout& from, const Layout& to, const Shape& shape);
-// What a device sends or receives when a tensor goes from one layout to another: for each region
-// the other rank (`first_rank` + device), then start and length in the local piece per dimension,
-// all in one list.
-Shape sends_of(const Layout& from, const Layout& to, const Shape& shape, int device,
-               int first_rank);
-Shape receives_of(const Layout& from, const Layout& to, const Shape& shape, int device,
-                  int first_rank);
+// What a device sends or receives of `moves`, from the piece that it holds or into it: for each
+// region the other device, then start and length in the piece per dimension, all in one list.
+Shape sends_of(const std::vector<Move>& moves, const Piece& piece, int device);
+Shape receives_of(const std::vector<Move>& moves, const Piece& piece, int device);
 // The layout with each value axis made a replicated one: after the addends are summed.
 Layout summed(Layout layout);
 

@@ -1,6 +1,8 @@
 // Communication as operators with derivatives (Megatron's pairs, Shoeybi 2019; nnScaler's
 // adapters).
 //
+// Starts are for the instruction only: a device's own may stand there later (lower/holes.h).
+//
 // Along each mesh axis the gradient of a value is whole where the value is replicated or an addend,
 // and cut where the value is cut. Where the work behind a replicated value is shared out, the
 // gradient that comes back is an addend (`partial`), and is summed on the way.
@@ -65,8 +67,10 @@ void all_gather(B& b) {
   if (b.boolean("partial"))
     b.give("self", emit(b, "comm::reduce_scatter", {same(b, "dim"), same(b, "group")}));
   else
-    b.give("self", b("aten::narrow", b.grad(), b.integer("dim"), b.integer("start"),
-                     b.shape("self").at(static_cast<size_t>(b.integer("dim")))));
+    b.give("self",
+           b.e.emit_typed({b.type("self")}, "aten::narrow", b.grad(), b.arg("dim"), b.arg("start"),
+                          b.shape("self").at(static_cast<size_t>(b.integer("dim"))))
+               .front());
 }
 
 // The shards of a weight, whole for use; its gradient goes to the shards.
@@ -79,8 +83,11 @@ void scatter_gradient(B& b) {
 
 // R → D: a local slice.
 bool chunk(Forward& f) {
-  f.result(
-      f("aten::narrow", f.in("self"), f.integer("dim"), f.integer("start"), f.integer("length")));
+  TensorType type = f.type("self");
+  type.shape.at(static_cast<size_t>(f.integer("dim"))) = f.integer("length");
+  f.result(f.e.emit_typed({type}, "aten::narrow", f.in("self"), f.arg("dim"), f.arg("start"),
+                          f.arg("length"))
+               .front());
   return true;
 }
 void chunk_back(B& b) {

@@ -37,26 +37,44 @@ std::optional<std::vector<bool>> partial_axes(const Layout& from, const OperandU
   return out;
 }
 
-}  // namespace
-
-Shape Exchange::group(const Layout& layout, const std::vector<int>& axes) const {
-  Shape ranks = members(layout, axes);
-  std::sort(ranks.begin(), ranks.end());
-  return ranks;
-}
-
-Shape Exchange::members(const Layout& layout, const std::vector<int>& axes) const {
-  const auto mine = layout.coordinates(layout.position_of(device_));
-  Shape ranks;
+// In the order of the layout's devices.
+Shape members_of(const Layout& layout, const std::vector<int>& axes, int device) {
+  const auto mine = layout.coordinates(layout.position_of(device));
+  Shape members;
   for (size_t p = 0; p < layout.devices.size(); ++p) {
     const auto c = layout.coordinates(static_cast<int>(p));
     bool member = true;
     for (size_t a = 0; a < c.size(); ++a)
       if (std::find(axes.begin(), axes.end(), static_cast<int>(a)) == axes.end())
         member = member && c[a] == mine[a];
-    if (member) ranks.push_back(first_rank_ + layout.devices[p]);
+    if (member) members.push_back(layout.devices[p]);
   }
-  return ranks;
+  return members;
+}
+
+}  // namespace
+
+Shape group_of(const Layout& layout, const std::vector<int>& axes, int device) {
+  Shape members = members_of(layout, axes, device);
+  std::sort(members.begin(), members.end());
+  return members;
+}
+
+Shape Exchange::group(const Layout& layout, const std::vector<int>& axes) const {
+  return peers_.ranks([&](int device) { return group_of(layout, axes, device); });
+}
+
+Shape Exchange::sends(const Layout& from, const Layout& to, const Shape& shape) const {
+  const auto moves = moves_between(from, to, shape);
+  return peers_.moves(
+      shape.size(), [&](int device) { return sends_of(moves, from.piece(shape, device), device); });
+}
+
+Shape Exchange::receives(const Layout& from, const Layout& to, const Shape& shape) const {
+  const auto moves = moves_between(from, to, shape);
+  return peers_.moves(shape.size(), [&](int device) {
+    return receives_of(moves, to.piece(shape, device), device);
+  });
 }
 
 Ref Exchange::apply(const char* op, Ref x, std::vector<NamedArg> args, const TensorType& type) {
@@ -70,8 +88,10 @@ std::vector<Step> Exchange::steps(const Layout& from, const Layout& to,
   std::vector<Step> found = find_adapter(from, to, whole).steps;
   const bool ordered = std::all_of(found.begin(), found.end(), [&](const Step& s) {
     if (s.primitive == Primitive::move || s.primitive == Primitive::all_reduce) return true;
-    const Shape ranks = members(s.before, s.axes);
-    return std::is_sorted(ranks.begin(), ranks.end());
+    return peers_.alike([&](int device) {
+      const Shape members = members_of(s.before, s.axes, device);
+      return std::is_sorted(members.begin(), members.end());
+    });
   });
   if (ordered) return found;
   // Parts on descending devices, which a collective would join in the wrong order.
@@ -83,16 +103,13 @@ std::vector<Step> Exchange::steps(const Layout& from, const Layout& to,
 }
 
 Ref Exchange::move(Ref x, const Step& step, const TensorType& whole) {
-  const auto moves = [&](auto list, const Layout& a, const Layout& b) {
-    return list(a, b, whole.shape, device_, first_rank_);
-  };
-  const TensorType type{step.after.local_shape(whole.shape, device_), whole.dtype};
+  const TensorType type{peers_.local_shape(step.after, whole.shape), whole.dtype};
   return apply("comm::move", x,
                {{"shape", type.shape},
-                {"sends", moves(sends_of, step.before, step.after)},
-                {"receives", moves(receives_of, step.before, step.after)},
-                {"back_sends", moves(sends_of, step.after, step.before)},
-                {"back_receives", moves(receives_of, step.after, step.before)}},
+                {"sends", sends(step.before, step.after, whole.shape)},
+                {"receives", receives(step.before, step.after, whole.shape)},
+                {"back_sends", sends(step.after, step.before, whole.shape)},
+                {"back_receives", receives(step.after, step.before, whole.shape)}},
                type);
 }
 
@@ -147,13 +164,16 @@ Ref Exchange::owned(Ref x, const OperandUse& home) {
 // `summed`: axes over which the step sums the gradient on the way back.
 Ref Exchange::collective(Ref x, const Step& step, const std::vector<int>& summed,
                          const TensorType& whole) {
-  const TensorType type{step.after.local_shape(whole.shape, device_), whole.dtype};
+  const TensorType type{peers_.local_shape(step.after, whole.shape), whole.dtype};
+  if (step.primitive == Primitive::move) return move(x, step, whole);
   const Shape ranks = group(step.before, step.axes);
   const int64_t dim = step.dim;
   const auto length = [&](int d) { return type.shape.at(static_cast<size_t>(d)); };
   const auto start = [&](const Layout& a, const Layout& b) {
-    return a.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start -
-           b.piece(whole.shape, device_).box[static_cast<size_t>(dim)].start;
+    return peers_.number([&](int device) {
+      return a.piece(whole.shape, device).box[static_cast<size_t>(dim)].start -
+             b.piece(whole.shape, device).box[static_cast<size_t>(dim)].start;
+    });
   };
   switch (step.primitive) {
     case Primitive::all_reduce:
@@ -195,7 +215,7 @@ Ref Exchange::collective(Ref x, const Step& step, const std::vector<int>& summed
     case Primitive::move:
       break;
   }
-  return move(x, step, whole);
+  NNS_CHECK(false, "{} is no collective", name_of(step.primitive));
 }
 
 void Exchange::count_pair(Ref x, const char* forward, const char* backward) {

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lower/adapter.h"
+#include "lower/peers.h"
 #include "lower/placement.h"
 #include "lower/tape.h"
 
@@ -20,11 +21,12 @@ struct AdapterCount {
   void add(const AdapterCount& other);
 };
 
+// Devices that differ from `device` along the axes only, ascending.
+Shape group_of(const Layout& layout, const std::vector<int>& axes, int device);
+
 class Exchange {
  public:
-  // `device` is the one the program is for; ranks are `first_rank` + device.
-  Exchange(Tape& tape, Emitter& emitter, int device, int first_rank)
-      : tape_(tape), e_(emitter), device_(device), first_rank_(first_rank) {}
+  Exchange(Tape& tape, Emitter& emitter, Peers& peers) : tape_(tape), e_(emitter), peers_(peers) {}
 
   // Emits what turns the local piece `x` of a value laid out as `from` into the piece that `use`
   // wants, and returns it: by collectives, or point to point where no collective lines up.
@@ -38,12 +40,15 @@ class Exchange {
   // of those the first rank's counts.
   Ref owned(Ref x, const OperandUse& home);
 
-  // Global ranks, ascending, of the devices that differ from this one along the axes only.
+  // Ranks, ascending, of the devices that differ from this one along the axes only.
   Shape group(const Layout& layout, const std::vector<int>& axes) const;
+  // Regions of a tensor that this device sends when it goes from one layout to another, or that it
+  // receives.
+  Shape sends(const Layout& from, const Layout& to, const Shape& shape) const;
+  Shape receives(const Layout& from, const Layout& to, const Shape& shape) const;
+  Peers& peers() const { return peers_; }
 
  private:
-  // The same ranks in the order of the layout's devices.
-  Shape members(const Layout& layout, const std::vector<int>& axes) const;
   // `x` itself, whose gradient is summed over the axes.
   Ref copied(Ref x, const Layout& layout, const std::vector<int>& axes);
   // Steps that this class can emit: collectives over ascending devices, or a move.
@@ -56,7 +61,7 @@ class Exchange {
 
   Tape& tape_;
   Emitter& e_;
-  int device_, first_rank_;
+  Peers& peers_;
   AdapterCount count_;
 };
 

@@ -7,12 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "lower/distribution.h"
 #include "lower/exchange.h"
 #include "lower/program.h"
 #include "plan/plan.h"
 
 namespace nns::lower {
+
+class Skeleton;
 
 struct Options {
   std::string device = "cpu";
@@ -20,7 +21,8 @@ struct Options {
   // on one device.
   std::shared_ptr<const plan::Plan> plan;
   int rank = 0;
-  std::shared_ptr<const Homes> homes;  // of the weights, from the first graph under the plan
+  // Of the first graph under the plan: weights rest as they do there.
+  std::shared_ptr<const Skeleton> first;
   // The graph is a module inside a hand-written model: backward takes a gradient of each result
   // that has one and gives those of the inputs that want one.
   bool embedded = false;
@@ -35,14 +37,13 @@ struct Fallback {
 struct Lowered {
   Program program;
   std::vector<Fallback> fallbacks;
-  std::vector<std::string> notes;      // choices worth a line in the log, each once
-  std::vector<std::string> warnings;   // of those, what the plan did not ask for
-  std::shared_ptr<const Homes> homes;  // where weights rest; nullptr without a plan
+  std::vector<std::string> notes;     // choices worth a line in the log, each once
+  std::vector<std::string> warnings;  // of those, what the plan did not ask for
   AdapterCount adapters;
 };
 
-// Throws a model Error when the loss is not a scalar of a floating type, a plan Error when the plan
-// does not fit the graph.
+// Lowers for the one rank alone. Throws a model Error when the loss is not a scalar of a floating
+// type, a plan Error when the plan does not fit the graph.
 Lowered lower(const graph::Graph& graph, const Options& options = {});
 
 }  // namespace nns::lower

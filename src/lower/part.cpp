@@ -58,8 +58,18 @@ class Part : public CallContext {
     return axes_where(use(name).layout,
                       [&](Axis a) { return a.kind == AxisKind::split && a.dim == dim; });
   }
-  Range place(std::string_view name, int64_t dim) const {
-    return use(name).layout.piece(whole(name), call_.device).box[static_cast<size_t>(dim)];
+  // The place of this device's part of a dimension of an operand: of(range) for its instructions,
+  // and the length.
+  template <class F>
+  int64_t place(std::string_view name, int64_t dim, F of) const {
+    return call_.exchange.peers().number([&](int device) { return of(range(name, dim, device)); });
+  }
+  int64_t length(std::string_view name, int64_t dim) const {
+    return call_.exchange.peers().alike(
+        [&](int device) { return range(name, dim, device).length(); });
+  }
+  Range range(std::string_view name, int64_t dim, int device) const {
+    return use(name).layout.piece(whole(name), device).box[static_cast<size_t>(dim)];
   }
   // Ranks that hold the other addends of the first output.
   std::optional<Shape> addends() const {
@@ -97,11 +107,12 @@ class Part : public CallContext {
   Ref plain_sum(Ref x, const Shape& ranks) {
     return e.call_typed("comm::all_reduce", {{"self", x}, {"group", ranks}}, {e.type(x)}).front();
   }
-  // Positions in this device's range of `all`, and where they are none.
-  std::pair<Ref, Ref> local_positions(Ref positions, Range range) {
-    const Ref shifted = e("aten::add.Scalar", positions, -range.start);
+  // Positions in this device's part of a dimension of an operand, and where they are none.
+  std::pair<Ref, Ref> local_positions(Ref positions, std::string_view name, int64_t dim) {
+    const Ref shifted =
+        e("aten::add.Scalar", positions, place(name, dim, [](Range rows) { return -rows.start; }));
     const Ref outside = e("aten::logical_or", e("aten::lt.Scalar", shifted, int64_t{0}),
-                          e("aten::ge.Scalar", shifted, range.length()));
+                          e("aten::ge.Scalar", shifted, length(name, dim)));
     return {e("aten::masked_fill.Scalar", shifted, outside, int64_t{0}), outside};
   }
 
@@ -180,14 +191,15 @@ class Part : public CallContext {
   // Rows that this device does not hold are zeros: an addend.
   std::optional<std::vector<Ref>> embedding() {
     if (cuts("weight", 0).empty()) return std::nullopt;
-    const Range rows = place("weight", 0);
-    const auto [positions, outside] = local_positions(in("indices"), rows);
+    const auto [positions, outside] = local_positions(in("indices"), "weight", 0);
     std::vector<NamedArg> local = args();
     for (NamedArg& a : local) {
       if (a.name == "indices") a.value = positions;
       if (a.name == "padding_idx")
         if (auto* padding = std::get_if<int64_t>(&a.value); padding && *padding >= 0)
-          *padding = *padding >= rows.start && *padding < rows.stop ? *padding - rows.start : -1;
+          *padding = place("weight", 0, [row = *padding](Range rows) {
+            return row >= rows.start && row < rows.stop ? row - rows.start : -1;
+          });
     }
     const Ref found = apply(op(), std::move(local)).front();
     return {{grad("aten::masked_fill.Scalar", found, e("aten::unsqueeze", outside, -1), 0.0)}};
@@ -216,7 +228,7 @@ class Part : public CallContext {
     };
     const Ref log_sum = grad("aten::log", sum_of(grad("aten::exp", shifted)));
     const auto [positions, outside] =
-        local_positions(e("aten::unsqueeze", target, dim), place("self", dim));
+        local_positions(e("aten::unsqueeze", target, dim), "self", dim);
     Ref own = grad("aten::gather", shifted, dim, positions, false);
     own = summed(grad("aten::masked_fill.Scalar", own, outside, 0.0), ranks, false);
     Ref loss = grad("aten::sub.Tensor", log_sum, own);

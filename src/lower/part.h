@@ -16,7 +16,6 @@ struct PartCall {
   const graph::Node& node;
   const NodePlacement& placed;
   const Exchange& exchange;
-  int device;
 };
 
 // Emits this device's part of a call with its local operands; returns its outputs, or nothing where

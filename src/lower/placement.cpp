@@ -91,31 +91,20 @@ TurnCut turn_cut(const TensorSplit& split, const plan::OpPlan& op) {
   return {split.kind, split.axes.empty() ? 0 : split.axes[0], split.keeps_gradient};
 }
 
-// Cuts operands step by step, and keeps what each identifier has left.
+// Binds the annotation of a node when the first step cuts it.
 class Cutter {
  public:
   Cutter(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op)
       : graph_(graph), node_(node), op_(op) {}
 
-  annotate::Split cut(const plan::Step& step) {
+  PartCut cut(const plan::Step& step) {
     if (!binding_) binding_ = annotate::bind(annotate::CallView(graph_, node_));
     if (!binding_)
       fail(ErrorKind::plan, "[lower.place] {}: the plan splits it, but it has no annotation",
            plan::to_string(op_.key));
-    return binding_->split(step.input, step.dim, step.parts, step.uneven);
-  }
-  // Arguments of part `part` of the split, from those of what was cut before.
-  std::vector<graph::NamedArg> narrow(const std::vector<graph::NamedArg>& args,
-                                      const annotate::Split& split, int part,
-                                      const plan::Step& step, bool keep) {
+    annotate::Split split = binding_->split(step.input, step.dim, step.parts, step.uneven);
     const int64_t total = binding_->length(split.identifier);
-    auto [it, added] = lengths_.try_emplace(split.identifier, total);
-    const Range mine = part_of({0, it->second}, part, step.parts, step.sizes);
-    const annotate::CallView view(
-        node_.op, args, [&](int id) -> const TensorType& { return graph_.value({id}).type; });
-    auto out = annotate::local_args(view, split, {mine.start, mine.length(), it->second, total});
-    if (keep) it->second = mine.length();
-    return out;
+    return {step, std::move(split), total};
   }
 
  private:
@@ -123,7 +112,6 @@ class Cutter {
   const graph::Node& node_;
   const plan::OpPlan& op_;
   std::optional<annotate::Binding> binding_;
-  std::map<std::string, int64_t> lengths_;
 };
 
 // Operand that output number `extra` behind the operator's own ones is the new content of.
@@ -159,34 +147,28 @@ void refuse_assisted(const annotate::CallView& call, const annotate::Split& spli
 
 }  // namespace
 
-NodePlacement place(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op,
-                    int device) {
+NodePlacement place(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op) {
   NodePlacement out;
   out.stage = op.stage;
-  out.args = node.args;
+  out.devices = distinct(op);
   const size_t operands = graph::inputs_of(node).size();
   const annotate::CallView call(graph, node);
-  const std::vector<int> devices = distinct(op);
-  out.inputs.assign(operands, {{devices, {}}, {}});
-  out.outputs.assign(node.outputs.size(), {devices, {}});
+  out.inputs.assign(operands, {{out.devices, {}}, {}});
+  out.outputs.assign(node.outputs.size(), {out.devices, {}});
   Cutter cutter(graph, node, op);
-  const auto at = std::find(devices.begin(), devices.end(), device);
-  NNS_CHECK(at != devices.end(), "{} has no part on device {}", plan::to_string(op.key), device);
-  const auto [steps, turns] = by_turns(op, static_cast<int>(devices.size()));
-  int rest = static_cast<int>(at - devices.begin()), below = static_cast<int>(devices.size());
+  const auto [steps, turns] = by_turns(op, static_cast<int>(out.devices.size()));
   for (const plan::Step& step : steps) {
-    below /= step.parts;
-    const int part = rest / below;
-    rest %= below;
     if (step.input < 0) {
       for (auto& use : out.inputs) {
         use.layout.axes.push_back({step.parts, AxisKind::replicate, 0});
         use.partial.push_back(false);
       }
       for (auto& layout : out.outputs) layout.axes.push_back({step.parts, AxisKind::replicate, 0});
+      out.cuts.push_back({step});
       continue;
     }
-    const annotate::Split split = cutter.cut(step);
+    PartCut cut = cutter.cut(step);
+    const annotate::Split& split = *cut.split;
     if (!turns.empty()) refuse_assisted(call, split, op);
     for (size_t i = 0; i < operands; ++i) {
       const TensorSplit& t = split.inputs.at(i);
@@ -195,18 +177,51 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
     }
     for (size_t i = 0; i < out.outputs.size(); ++i)
       out.outputs[i].axes.push_back(axis_of(output_split(node, split, i), step, node));
-    out.args = cutter.narrow(out.args, split, part, step, true);
+    out.cuts.push_back(std::move(cut));
   }
   for (const plan::Step& step : turns) {
-    const annotate::Split split = cutter.cut(step);
+    out.turn_cut = cutter.cut(step);
+    const annotate::Split& split = *out.turn_cut->split;
     refuse_assisted(call, split, op);
     out.turns = step.parts;
     for (const TensorSplit& t : split.inputs) out.turn_inputs.push_back(turn_cut(t, op));
     for (size_t i = 0; i < out.outputs.size(); ++i)
       out.turn_outputs.push_back(turn_cut(output_split(node, split, i), op));
-    for (int j = 0; j < step.parts; ++j)
-      out.turn_args.push_back(cutter.narrow(out.args, split, j, step, false));
   }
+  return out;
+}
+
+std::vector<std::vector<graph::NamedArg>> args_on(const graph::Graph& graph,
+                                                  const graph::Node& node,
+                                                  const NodePlacement& placed, int device) {
+  const auto at = std::find(placed.devices.begin(), placed.devices.end(), device);
+  NNS_CHECK(at != placed.devices.end(), "{} {} has no part on device {}", node.module, node.op,
+            device);
+  std::map<std::string, int64_t> lengths;  // of identifiers, as far as they are cut
+  const auto narrowed = [&](const std::vector<graph::NamedArg>& args, const PartCut& cut, int part,
+                            bool keep) {
+    int64_t& length = lengths.try_emplace(cut.split->identifier, cut.total).first->second;
+    const Range mine = part_of({0, length}, part, cut.step.parts, cut.step.sizes);
+    const annotate::CallView view(
+        node.op, args, [&](int id) -> const TensorType& { return graph.value({id}).type; });
+    auto out =
+        annotate::local_args(view, *cut.split, {mine.start, mine.length(), length, cut.total});
+    if (keep) length = mine.length();
+    return out;
+  };
+  std::vector<graph::NamedArg> args = node.args;
+  int rest = static_cast<int>(at - placed.devices.begin());
+  int below = static_cast<int>(placed.devices.size());
+  for (const PartCut& cut : placed.cuts) {
+    below /= cut.step.parts;
+    const int part = rest / below;
+    rest %= below;
+    if (cut.split) args = narrowed(args, cut, part, true);
+  }
+  if (!placed.turn_cut) return {std::move(args)};
+  std::vector<std::vector<graph::NamedArg>> out;
+  for (int turn = 0; turn < placed.turns; ++turn)
+    out.push_back(narrowed(args, *placed.turn_cut, turn, false));
   return out;
 }
 

@@ -2,6 +2,7 @@
 // partition steps and the operators' annotations.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "annotate/grammar.h"
@@ -25,21 +26,34 @@ struct TurnCut {
   bool operator==(const TurnCut&) const = default;
 };
 
+// What a partition step makes of a call: `split` of an identifier that has `total` elements in the
+// whole call; nothing where it replicates.
+struct PartCut {
+  plan::Step step;
+  std::optional<annotate::Split> split = {};
+  int64_t total = 0;
+};
+
 struct NodePlacement {
   int stage = 0;
+  std::vector<int> devices;  // each once, in the order of their parts
   std::vector<OperandUse>
       inputs;                   // tensor operands in argument order, lists expanded, nil left out
   std::vector<Layout> outputs;  // results of the schema
-  std::vector<graph::NamedArg> args;  // of the device's part: sizes rewritten, tensors unchanged
+  std::vector<PartCut> cuts;    // over the devices, outer first
   // Co-located parts; layouts are those of all turns of a device together.
   int turns = 1;
-  std::vector<TurnCut> turn_inputs, turn_outputs;       // empty: one turn
-  std::vector<std::vector<graph::NamedArg>> turn_args;  // of each turn
+  std::optional<PartCut> turn_cut;
+  std::vector<TurnCut> turn_inputs, turn_outputs;  // empty: one turn
 };
 
-// Placement of a node, with the arguments of the part on `device`. Throws a plan Error that names
-// the operator where a step does not fit its annotation.
-NodePlacement place(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op,
-                    int device);
+// Placement of a node. Throws a plan Error that names the operator where a step does not fit its
+// annotation.
+NodePlacement place(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op);
+
+// The arguments of the part on `device`, one list a turn: sizes are rewritten, tensors unchanged.
+std::vector<std::vector<graph::NamedArg>> args_on(const graph::Graph& graph,
+                                                  const graph::Node& node,
+                                                  const NodePlacement& placed, int device);
 
 }  // namespace nns::lower

@@ -232,7 +232,7 @@ std::string to_json(const Lowered& lowered) {
 }
 
 std::string to_json(const Program& program) {
-  return to_json(Lowered{program, {}, {}, {}, nullptr, {}});
+  return to_json(Lowered{program, {}, {}, {}, {}});
 }
 
 }  // namespace nns::lower

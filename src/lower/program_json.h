@@ -16,8 +16,7 @@ std::string_view name_of(InstrKind kind);
 
 std::string to_json(const Lowered& lowered);
 // Reads untrusted bytes: throws the state Error "[program.from_json] PLACE: …" unless every field
-// is there with its type and every slot, box and range lies within the program. `homes` stays
-// empty: they are of the graph.
+// is there with its type and every slot, box and range lies within the program.
 Lowered from_json(std::string_view text);
 
 }  // namespace nns::lower

@@ -17,9 +17,6 @@ using graph::Node;
 
 namespace {
 
-// Tags of a micro-batch start at ctx.tag.
-const graph::Symbol kFirstTag{"$tag"};
-
 // Name of a value for generated code: the module that makes just this call, or the operator.
 std::string hint(const Node& node, const std::vector<int>& calls_in_module_of) {
   std::string op = node.op.substr(node.op.find("::") + 2);
@@ -39,7 +36,7 @@ Ref StageLowering::slot_of(Ref value) {
   if (!held.shard) return held.slot;
   if (held.gathered.id < 0) {
     const auto& v = graph_.value(value);
-    const TensorType type{held.use.layout.local_shape(v.type.shape, where_.device()), v.type.dtype};
+    const TensorType type{peers_.local_shape(held.use.layout, v.type.shape), v.type.dtype};
     const std::vector<TensorType> types{type};
     held.gathered = tape_
                         .apply("comm::gather_weight",
@@ -62,10 +59,12 @@ Ref StageLowering::slot_for(Ref value, const OperandUse& use) {
   const SlotRole role = this->role(held.slot);
   const Ref slot = slot_of(value);
   const bool rests = role == SlotRole::parameter || role == SlotRole::buffer;
-  const auto axes = Distribution::partial_axes(use);
+  const auto axes = partial_axes(use);
   if (rests && same_pieces(held.use.layout, use.layout, type.shape) &&
-      exchange_.group(held.use.layout, Distribution::partial_axes(held.use)) ==
-          exchange_.group(use.layout, axes))
+      peers_.alike([&](int device) {
+        return group_of(held.use.layout, partial_axes(held.use), device) ==
+               group_of(use.layout, axes, device);
+      }))
     return slot;
   const std::string key =
       fmt::format("{} {} {}", value.id, to_string(use.layout), fmt::join(axes, ","));
@@ -77,15 +76,17 @@ Ref StageLowering::slot_for(Ref value, const OperandUse& use) {
   return made;
 }
 
-StageLowering::StageLowering(const Graph& graph, Distribution where, Emitter& emitter, Lowered& out,
-                             std::string suffix)
+StageLowering::StageLowering(const Graph& graph, Distribution where, Peers& peers, Emitter& emitter,
+                             Lowered& out, std::string suffix)
     : graph_(graph),
       where_(std::move(where)),
+      layouts_(where_.layouts()),
+      peers_(peers),
       e_(emitter),
       out_(out),
       suffix_(std::move(suffix)),
       tape_(e_, graph.training),
-      exchange_(tape_, e_, where_.device(), where_.first_rank()),
+      exchange_(tape_, e_, peers),
       held_(graph.values.size()) {}
 
 void StageLowering::bind_leaf(int value, const OperandUse& use, Ref slot,
@@ -145,8 +146,8 @@ std::vector<Ref> StageLowering::call(const Node& node, int turn, std::vector<Ins
   for_each_ref(args, [&](Ref ref) { operands.push_back(ref); });
   emit_hook(node, true, std::move(operands));
   std::optional<std::vector<Ref>> part;
-  if (const NodePlacement* placed = where_.planned() ? where_.placed(node) : nullptr)
-    part = emit_part({graph_, node, *placed, exchange_, where_.device()}, args, site, tape_, e_);
+  if (const NodePlacement* placed = this->placed(node))
+    part = emit_part({graph_, node, *placed, exchange_}, args, site, tape_, e_);
   const std::vector<Ref> outs =
       part ? std::move(*part) : tape_.apply(node.op, std::move(args), site, &types);
   NNS_CHECK(outs.size() == types.size(), "{} lowered to {} outputs, not {}", node.op, outs.size(),
@@ -160,7 +161,7 @@ std::vector<Ref> StageLowering::call(const Node& node, int turn, std::vector<Ins
     if (turns_of(node) > 1)
       in_turns_[value].push_back(outs[i]);
     else
-      held_[static_cast<size_t>(value)] = {{where_.made(node, i), {}}, outs[i], {}, {}};
+      held_[static_cast<size_t>(value)] = {{layouts_.made(node, i), {}}, outs[i], {}, {}};
     if (static_cast<size_t>(outs[i].id) >= first_slot)
       out_.program.slots[static_cast<size_t>(outs[i].id)].name = name;
   }
@@ -178,27 +179,66 @@ int StageLowering::region_of(const Node& node, int turn) {
       .first->second;
 }
 
+// The arguments of the part of a node; those that say where a draw lies may differ among peers.
+std::vector<NamedArg> StageLowering::args_of(const Node& node, int turn) {
+  const NodePlacement* placed = this->placed(node);
+  if (placed == nullptr) return node.args;
+  const auto of = [&](int device) {
+    return std::move(args_on(graph_, node, *placed, device)[static_cast<size_t>(turn)]);
+  };
+  const auto is_offset = [](const NamedArg& a) {
+    return a.name == "offset" && std::holds_alternative<Shape>(a.value);
+  };
+  peers_.alike([&](int device) {
+    std::string text;
+    for (const NamedArg& a : of(device)) text += is_offset(a) ? "|" : graph::to_text(a.value) + "|";
+    return text;
+  });
+  std::vector<NamedArg> args = of(peers_.device());
+  for (size_t i = 0; i < args.size(); ++i)
+    if (is_offset(args[i]))
+      args[i].value =
+          peers_.numbers([&](int device) { return std::get<Shape>(of(device)[i].value); });
+  return args;
+}
+
+// Where the first operand of a call lies in the unsplit one.
+void StageLowering::place_draw(const NodePlacement& placed, const Shape& shape, int turn,
+                               CallSite& site) {
+  const TurnCut* cut = placed.turns > 1 ? &placed.turn_inputs[0] : nullptr;
+  const Layout& layout = placed.inputs[0].layout;
+  if (local_shape(layout, shape, cut, turn, placed.turns) == shape) return;
+  site.full = shape;
+  site.offset = peers_.numbers([&](int device) {
+    auto box = layout.piece(shape, device).box;
+    if (cut != nullptr) take_turn(box, *cut, turn, placed.turns);
+    Shape starts;
+    for (const Range& r : box) starts.push_back(r.start);
+    return starts;
+  });
+}
+
+// Of the part of one turn, where a device has several.
+Shape StageLowering::local_shape(const Layout& layout, const Shape& shape, const TurnCut* cut,
+                                 int turn, int turns) {
+  return peers_.alike([&](int device) {
+    auto box = layout.piece(shape, device).box;
+    if (cut != nullptr) take_turn(box, *cut, turn, turns);
+    Shape local;
+    for (const Range& r : box) local.push_back(r.length());
+    return local;
+  });
+}
+
 // The arguments of this device's part of a node, and the types of its results.
 std::vector<NamedArg> StageLowering::local_call(const Node& node, int turn, CallSite& site,
                                                 std::vector<TensorType>& types) {
-  const NodePlacement* placed = where_.planned() ? where_.placed(node) : nullptr;
+  const NodePlacement* placed = this->placed(node);
   const bool several = turns_of(node) > 1;
-  std::vector<NamedArg> args = placed == nullptr ? node.args
-                               : several         ? placed->turn_args[static_cast<size_t>(turn)]
-                                                 : placed->args;
+  std::vector<NamedArg> args = args_of(node, turn);
   size_t i = 0;
   for_each_ref(args, [&](Ref& ref) {
-    if (placed != nullptr && i == 0) {
-      const Shape& shape = graph_.value(ref).type.shape;
-      auto box = placed->inputs[0].layout.piece(shape, where_.device()).box;
-      if (several) take_turn(box, placed->turn_inputs[0], turn, placed->turns);
-      Shape local;
-      for (const Range& r : box) local.push_back(r.length());
-      if (local != shape) {
-        for (const Range& r : box) site.offset.push_back(r.start);
-        site.full = shape;
-      }
-    }
+    if (placed != nullptr && i == 0) place_draw(*placed, graph_.value(ref).type.shape, turn, site);
     ref = several             ? turn_of(ref, *placed, i, turn)
           : placed != nullptr ? slot_for(ref, placed->inputs[i])
                               : slot_of(ref);
@@ -206,11 +246,10 @@ std::vector<NamedArg> StageLowering::local_call(const Node& node, int turn, Call
   });
   for (size_t k = 0; k < node.outputs.size(); ++k) {
     const TensorType& whole = graph_.value({node.outputs[k]}).type;
-    auto box = where_.made(node, k).piece(whole.shape, where_.device()).box;
-    if (several) take_turn(box, placed->turn_outputs[k], turn, placed->turns);
-    Shape local;
-    for (const Range& r : box) local.push_back(r.length());
-    types.push_back({std::move(local), whole.dtype});
+    types.push_back(
+        {local_shape(layouts_.made(node, k), whole.shape,
+                     several ? &placed->turn_outputs[k] : nullptr, turn, turns_of(node)),
+         whole.dtype});
   }
   return args;
 }
@@ -218,97 +257,11 @@ std::vector<NamedArg> StageLowering::local_call(const Node& node, int turn, Call
 // The person's function before or after a call, if the plan has one.
 void StageLowering::emit_hook(const Node& node, bool before, std::vector<Ref> tensors) {
   if (!where_.planned()) return;
-  const plan::Hooks& hooks = where_.fitted().ops[static_cast<size_t>(node.id)].hooks;
+  const plan::Hooks& hooks = layouts_.fitted().ops[static_cast<size_t>(node.id)].hooks;
   const std::string& name = before ? hooks.before : hooks.after;
   if (name.empty()) return;
   e_.call_typed(before ? "hook::before" : "hook::after",
                 {{"name", name}, {"meta", hooks.meta}, {"tensors", std::move(tensors)}}, {});
-}
-
-void StageLowering::emit_send(Ref x, Shape moves, int64_t tag) {
-  if (moves.empty()) return unsent_.push_back(x.id);
-  e_.call_typed("comm::send",
-                {{"self", x}, {"moves", std::move(moves)}, {"tag", tag}, {"first", kFirstTag}}, {});
-}
-
-Ref StageLowering::emit_receive(const TensorType& type, Shape moves, int64_t tag,
-                                const std::string& name) {
-  const Ref x = e_.call_typed("comm::receive",
-                              {{"shape", type.shape},
-                               {"moves", std::move(moves)},
-                               {"tag", tag},
-                               {"first", kFirstTag},
-                               {"dtype", type.dtype}},
-                              {type})
-                    .front();
-  out_.program.slots.back().name = name;
-  return x;
-}
-
-// What earlier stages made.
-void StageLowering::receive_values(std::vector<Instr>& instrs) {
-  e_.write_to(instrs);
-  for (int id : where_.arrivals()) {
-    exchange_.count_message();
-    const auto& value = graph_.value({id});
-    const Layout from = where_.departure(id), to = where_.arrival(id, where_.stage());
-    const auto& maker = graph_.nodes[static_cast<size_t>(value.producer)];
-    e_.set_origin({maker.id, maker.module, maker.loc});
-    const Ref slot =
-        emit_receive({to.local_shape(value.type.shape, where_.device()), value.type.dtype},
-                     where_.receives(from, to, value.type.shape),
-                     where_.tag(id, where_.stage(), false), "received");
-    held_[static_cast<size_t>(id)] = {{to, {}}, slot, {}, {}};
-    if (graph_.training && value.requires_grad) {
-      tape_.require_grad(slot);
-      arrived_.push_back({id, slot});
-    }
-  }
-}
-
-// What later stages read.
-void StageLowering::send_value(int id) {
-  const auto stages = where_.other_stages(id);
-  if (stages.empty()) return;
-  const auto& value = graph_.value({id});
-  const Layout from = where_.departure(id);
-  const Ref slot = slot_for({id}, {from, std::vector<bool>(from.axes.size())});
-  for (int stage : stages) {
-    exchange_.count_message();
-    emit_send(slot, where_.sends(from, where_.arrival(id, stage), value.type.shape),
-              where_.tag(id, stage, false));
-  }
-  if (graph_.training && value.requires_grad) sent_.push_back({id, slot});
-}
-
-// Gradients of what later stages read, each the seed of its value.
-void StageLowering::receive_gradients(std::vector<std::pair<Ref, Ref>>& seeds) {
-  for (const auto& [id, slot] : sent_) {
-    const Shape& shape = graph_.value({id}).type.shape;
-    const Layout to = where_.departure(id);
-    const auto& maker = graph_.nodes[static_cast<size_t>(graph_.value({id}).producer)];
-    e_.set_origin({maker.id, maker.module, maker.loc});
-    for (int stage : where_.other_stages(id))
-      seeds.emplace_back(
-          slot, emit_receive(e_.type(slot), where_.receives(where_.arrival(id, stage), to, shape),
-                             where_.tag(id, stage, true), "d_received"));
-  }
-}
-
-// Gradients of what earlier stages made; zeros where no path leads to the loss.
-void StageLowering::send_gradients(const std::vector<Ref>& gradients) {
-  for (const auto& [id, slot] : arrived_) {
-    const Shape& shape = graph_.value({id}).type.shape;
-    const auto& maker = graph_.nodes[static_cast<size_t>(graph_.value({id}).producer)];
-    e_.set_origin({maker.id, maker.module, maker.loc});
-    Ref gradient = static_cast<size_t>(slot.id) < gradients.size()
-                       ? gradients[static_cast<size_t>(slot.id)]
-                       : Ref{};
-    if (gradient.id < 0) gradient = e_.zeros(slot, e_.type(slot));
-    emit_send(gradient,
-              where_.sends(where_.arrival(id, where_.stage()), where_.departure(id), shape),
-              where_.tag(id, where_.stage(), true));
-  }
 }
 
 // The new content of a buffer is handed over where it is made.
@@ -334,24 +287,24 @@ void StageLowering::update_buffers(const Node& node, std::vector<Instr>& instrs)
 // micro-batches put their updates together.
 std::optional<double> StageLowering::decay_of(int buffer, int value) const {
   const auto factor = kept(graph_, buffer, value);
-  if (where_.units() == 1) return factor;
+  if (layouts_.units() == 1) return factor;
   const std::string hint = fmt::format(
       "run it as one scale unit, which sees the micro-batches in order: pas_policy=data "
       "compute_config.plan_ngpus={}",
-      where_.world());
+      layouts_.world());
   const std::string& name = graph_.value({buffer}).name;
   if (is_read(graph_, buffer))
     throw Error(ErrorKind::plan,
                 fmt::format("[lower.buffer] results depend on what {} held, which every "
                             "micro-batch writes; {} scale units cannot see each other's writes",
-                            name, where_.units()),
+                            name, layouts_.units()),
                 hint);
   if (!factor)
     throw Error(ErrorKind::plan,
                 fmt::format("[lower.buffer] {} is written as no number · {} + what a micro-batch "
                             "adds (a running average, a sum, a count); {} scale units cannot put "
                             "their updates together",
-                            name, name, where_.units()),
+                            name, name, layouts_.units()),
                 hint);
   return factor;
 }

@@ -1,5 +1,6 @@
-// One stage of a graph on one device: writes its forward calls with the communication that brings
-// operands to where they are used, messages from and to other stages, and the backward of both.
+// One stage of a graph on devices that share a lowering: writes its forward calls with the
+// communication that brings operands to where they are used, messages from and to other stages, and
+// the backward of both.
 #pragma once
 
 #include <map>
@@ -20,9 +21,10 @@ void take_turn(std::vector<Range>& box, const TurnCut& cut, int turn, int turns)
 
 class StageLowering {
  public:
-  // Writes into `out` through `emitter`; names of segments end in `suffix`.
-  StageLowering(const graph::Graph& graph, Distribution where, Emitter& emitter, Lowered& out,
-                std::string suffix);
+  // Writes into `out` through `emitter`, as the first of `peers` sees the graph; names of segments
+  // end in `suffix`.
+  StageLowering(const graph::Graph& graph, Distribution where, Peers& peers, Emitter& emitter,
+                Lowered& out, std::string suffix);
   StageLowering(const StageLowering&) = delete;
   StageLowering& operator=(const StageLowering&) = delete;
 
@@ -44,9 +46,12 @@ class StageLowering {
   int region_of(const graph::Node& node, int turn);
   std::vector<NamedArg> local_call(const graph::Node& node, int turn, CallSite& site,
                                    std::vector<TensorType>& types);
-  int turns_of(const graph::Node& node) const {
-    return where_.planned() ? where_.placed(node)->turns : 1;
-  }
+  const NodePlacement* placed(const graph::Node& node) const { return layouts_.placed(node); }
+  int turns_of(const graph::Node& node) const { return where_.planned() ? placed(node)->turns : 1; }
+  std::vector<NamedArg> args_of(const graph::Node& node, int turn);
+  void place_draw(const NodePlacement& placed, const Shape& shape, int turn, CallSite& site);
+  Shape local_shape(const Layout& layout, const Shape& shape, const TurnCut* cut, int turn,
+                    int turns);
   std::vector<const graph::Node*> run_from(size_t first);
   bool updates_buffer(const graph::Node& node) const;
   void call_in_turns(const std::vector<const graph::Node*>& run, std::vector<Instr>& instrs,
@@ -54,7 +59,7 @@ class StageLowering {
   Ref turn_of(Ref value, const NodePlacement& placed, size_t i, int turn);
   void join(const graph::Node& node, size_t k);
   void emit_hook(const graph::Node& node, bool before, std::vector<Ref> tensors);
-  void emit_send(Ref x, Shape moves, int64_t tag);
+  void emit_send(Ref x, const Layout& from, const Layout& to, const Shape& shape, int64_t tag);
   Ref emit_receive(const TensorType& type, Shape moves, int64_t tag, const std::string& name);
   void receive_values(std::vector<Instr>& instrs);
   void send_value(int id);
@@ -75,6 +80,8 @@ class StageLowering {
 
   const graph::Graph& graph_;
   Distribution where_;
+  const Layouts& layouts_;
+  Peers& peers_;
   Emitter& e_;
   Lowered& out_;
   std::string suffix_;

@@ -23,7 +23,7 @@ std::vector<const Node*> StageLowering::run_from(size_t first) {
   const int turns = turns_of(*run[0]);
   std::map<int, std::pair<Layout, TurnCut>> made;
   const auto note = [&](const Node& node) {
-    const NodePlacement& placed = *where_.placed(node);
+    const NodePlacement& placed = *this->placed(node);
     for (size_t k = 0; k < node.outputs.size(); ++k)
       made[node.outputs[k]] = {placed.outputs[k], placed.turn_outputs[k]};
   };
@@ -32,14 +32,14 @@ std::vector<const Node*> StageLowering::run_from(size_t first) {
     const Node& node = graph_.nodes[i];
     if (!where_.is_here(node)) continue;
     if (turns_of(node) != turns || updates_buffer(*run.back())) break;
-    const NodePlacement& placed = *where_.placed(node);
+    const NodePlacement& placed = *this->placed(node);
     const auto inputs = graph::inputs_of(node);
     bool fits = true;
     for (size_t k = 0; k < inputs.size(); ++k) {
       const auto it = made.find(inputs[k]);
       if (it == made.end()) continue;
       const auto& [layout, cut] = it->second;
-      const bool partial = !Distribution::partial_axes(placed.inputs[k]).empty();
+      const bool partial = !partial_axes(placed.inputs[k]).empty();
       fits = fits && !partial && cut.kind != annotate::TensorSplit::Kind::value &&
              cut.kind == placed.turn_inputs[k].kind && cut.dim == placed.turn_inputs[k].dim &&
              same_pieces(layout, placed.inputs[k].layout, graph_.value({inputs[k]}).type.shape);
@@ -65,7 +65,7 @@ void StageLowering::call_in_turns(const std::vector<const Node*>& run, std::vect
     e_.set_origin({node->id, node->module, node->loc});
     const auto inputs = graph::inputs_of(*node);
     for (size_t i = 0; i < inputs.size(); ++i)
-      if (!inside.contains(inputs[i])) turn_of({inputs[i]}, *where_.placed(*node), i, 0);
+      if (!inside.contains(inputs[i])) turn_of({inputs[i]}, *placed(*node), i, 0);
   }
   const int turns = turns_of(*run[0]);
   for (int turn = 0; turn < turns; ++turn)
@@ -111,11 +111,11 @@ Ref StageLowering::turn_of(Ref value, const NodePlacement& placed, size_t i, int
 void StageLowering::join(const Node& node, size_t k) {
   const int value = node.outputs[k];
   const std::vector<Ref> parts = in_turns_.at(value);
-  const TurnCut& cut = where_.placed(node)->turn_outputs[k];
+  const TurnCut& cut = placed(node)->turn_outputs[k];
   Ref whole = parts[0];
   const TensorType& global = graph_.value({value}).type;
   const std::vector<TensorType> types{
-      {where_.made(node, k).local_shape(global.shape, where_.device()), global.dtype}};
+      {peers_.local_shape(layouts_.made(node, k), global.shape), global.dtype}};
   if (cut.kind == annotate::TensorSplit::Kind::dims)
     whole = tape_
                 .apply("aten::cat", {{"tensors", parts}, {"dim", static_cast<int64_t>(cut.dim)}},
@@ -128,7 +128,7 @@ void StageLowering::join(const Node& node, size_t k) {
                          {{"self", whole}, {"other", parts[j]}, {"alpha", int64_t{1}}}, CallSite{},
                          &types)
                   .front();
-  held_[static_cast<size_t>(value)] = {{where_.made(node, k), {}}, whole, {}, {}};
+  held_[static_cast<size_t>(value)] = {{layouts_.made(node, k), {}}, whole, {}, {}};
 }
 
 }  // namespace nns::lower

@@ -25,6 +25,12 @@ describe('plan', function()
     assert.matches('programs of all ranks: checked', out)
   end)
 
+  it('checks the programs of more ranks by classes', function()
+    local out, code = plan 'pas_policy=pp --world 128 compute_config.plan_ngpus=2'
+    assert.equal(0, code, out)
+    assert.matches('programs of 128 ranks in 2 classes: that of each class checked', out)
+  end)
+
   it('names the stage where a rank has several', function()
     local out, code = plan('pas_policy=pp --world 2 grad_accumulation_steps=4 '
       .. 'pas_config.pipeline_scheduler=zbv')

@@ -122,14 +122,15 @@ describe('a program', function()
     assert.is_true(random['aten::dropout'] and random['aten::bernoulli'])
     for _, case in ipairs(models) do
       local program
-      local lower_graph = lower.lower
-      lower.lower = function(...)
-        program = lower_graph(...)
-        return program
+      local skeleton = lower.skeleton
+      lower.skeleton = function(...)
+        local made = skeleton(...)
+        program = made:project()
+        return made
       end
       local made = Program.new(case.make(), { seed = 1, device = 'cpu' })
       local ok, err = pcall(made.compile, made, case.sample(T.generator(1)), true)
-      lower.lower = lower_graph
+      lower.skeleton = skeleton
       assert(ok, err)
       for op in program:text():gmatch '[%w_]+::[%w_.]+' do
         local name = op:match '^[^.]+'

@@ -78,29 +78,27 @@ describe('the program of a pipeline', function()
   it('passes the check of all ranks', function()
     for _, schedule in ipairs { '1f1b', 'gpipe', '1f1b_interleaved', 'zb_h1', 'zbv', 'chimera' } do
       local plan = plan_of(graph, { pipeline_scheduler = schedule }, 4)
-      local programs = {}
-      for rank = 0, 3 do programs[rank + 1] = lower.lower(graph, { plan = plan, rank = rank }) end
-      lower.check_ranks(programs, plan)
+      assert.is_true(lower.skeleton(graph, { plan = plan }):check())
     end
   end)
 
   it('checks the programs of all ranks before it writes them', function()
     local options = require 'nnscaler.options'
     local pipeline = require 'nnscaler.pipeline'
-    local check, seen = lower.check_ranks, nil
-    lower.check_ranks = function(programs, plan)
-      seen = #programs
-      check(programs, plan)
-      error 'broken'
-    end
     local plan = plan_of(graph, {}, 2)
     local line = pipeline.new({ name = 'GPT' }, options.of({ pas_policy = 'pp' }, 2))
     line:use_plan(graph, plan)
+    local check, compared, written = line.check, nil, nil
+    function line:check(of, under)
+      compared = check(self, of, under)
+      error 'broken'
+    end
+    function line.commit() written = true end
     local ok, message = pcall(line.write_all, line, graph)
-    lower.check_ranks = check
     assert.is_false(ok)
     assert.matches('broken', tostring(message))
-    assert.equal(2, seen)
+    assert.is_true(compared)
+    assert.is_nil(written)
   end)
 
   it('refuses buffers that micro-batches update out of order', function()

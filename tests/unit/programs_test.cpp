@@ -308,14 +308,7 @@ TEST_CASE("an evaluation graph runs under the plan and the homes of training") {
     const auto plan = finished(b);
     const Programs programs = lower_all(training, plan);
     const Inputs inputs = random_inputs(*evaluation, 2 * static_cast<size_t>(plan->units()), 9);
-    Programs eval{evaluation, plan, {}};
-    for (int r = 0; r < plan->runtime_ngpus; ++r) {
-      lower::Options options;
-      options.plan = plan;
-      options.rank = r;
-      options.homes = programs.ranks[static_cast<size_t>(r)].homes;
-      eval.ranks.push_back(lower::lower(*evaluation, options));
-    }
+    const Programs eval = lower_all(evaluation, plan, programs.skeleton);
     CHECK(difference(run(lower_all(evaluation), inputs), run(eval, inputs)) == "");
   };
   SECTION("cut") {

@@ -63,7 +63,13 @@ function M.run(opts)
   local plan = line.plan
   print((plan:text():gsub('\n$', '')))
   if #plan:info().stages > 1 then print(M.schedule(plan)) end
-  if line:check(line.first_graph, plan) then print 'programs of all ranks: checked' end
+  local compared, classes = line:check(line.first_graph, plan)
+  if compared then
+    print 'programs of all ranks: checked'
+  else
+    print(('programs of %d ranks in %d classes: that of each class checked'):format(
+      plan:info().runtime_ngpus, #classes))
+  end
   if opts.plan_out then
     base.file_write(opts.plan_out, plan:json(), 'plan.write')
     print(('plan written to %s'):format(opts.plan_out))

@@ -43,8 +43,8 @@ end
 ---@param found nnscaler.Generated|nil this rank's program of written files
 function M.check(shared, graph, plan, line, found)
   if shared.plan_ngpus == 1 then return end
-  rank_zero.run(shared.together, shared.rank, function(beat)
-    if not found then line:check(graph, plan, beat) end
+  rank_zero.run(shared.together, shared.rank, function()
+    if not found then line:check(graph, plan) end
     return ''
   end, shared.beat_s)
 end

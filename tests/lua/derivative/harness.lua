@@ -196,15 +196,15 @@ function M.compare(call, wanted, form, outputs)
   local want, eager_result = M.run(Eager.new(model, job), sample)
 
   local fallbacks = {}
-  local lower_graph = lower.lower
-  lower.lower = function(...)
-    local program = lower_graph(...)
-    for _, f in ipairs(program:fallbacks()) do fallbacks[#fallbacks + 1] = f.op end
-    return program
+  local skeleton = lower.skeleton
+  lower.skeleton = function(...)
+    local made = skeleton(...)
+    for _, f in ipairs(made:project():fallbacks()) do fallbacks[#fallbacks + 1] = f.op end
+    return made
   end
   local again, same_sample = make(call, flags, form, outputs)
   local ok, got, result = pcall(M.run, Program.new(again, job), same_sample)
-  lower.lower = lower_graph
+  lower.skeleton = skeleton
   if not ok then return tostring(got), fallbacks end
 
   local tolerance = call.tolerance or 1e-11

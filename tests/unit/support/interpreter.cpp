@@ -656,16 +656,12 @@ class World {
 
 Programs lower_all(std::shared_ptr<const graph::Graph> graph,
                    std::shared_ptr<const plan::Plan> plan,
-                   std::shared_ptr<const lower::Homes> homes) {
-  Programs out{std::move(graph), std::move(plan), {}};
-  const int ranks = out.plan ? out.plan->runtime_ngpus : 1;
-  for (int r = 0; r < ranks; ++r) {
-    Options options;
-    options.plan = out.plan;
-    options.rank = r;
-    options.homes = homes;
-    out.ranks.push_back(lower::lower(*out.graph, options));
-  }
+                   std::shared_ptr<const lower::Skeleton> first) {
+  Options options;
+  options.plan = plan;
+  options.first = std::move(first);
+  Programs out{graph, std::move(plan), {}, std::make_shared<const lower::Skeleton>(graph, options)};
+  for (int r = 0; r < out.skeleton->world(); ++r) out.ranks.push_back(out.skeleton->project(r));
   return out;
 }
 

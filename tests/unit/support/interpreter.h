@@ -7,8 +7,8 @@
 
 #include <memory>
 
-#include "lower/lower.h"
 #include "lower/memory.h"
+#include "lower/skeleton.h"
 #include "lower/traffic.h"
 #include "plan/plan.h"
 #include "support/array.h"
@@ -47,10 +47,11 @@ struct Programs {
   std::shared_ptr<const graph::Graph> graph;
   std::shared_ptr<const plan::Plan> plan;
   std::vector<lower::Lowered> ranks;
+  std::shared_ptr<const lower::Skeleton> skeleton = {};
 };
 Programs lower_all(std::shared_ptr<const graph::Graph> graph,
                    std::shared_ptr<const plan::Plan> plan = nullptr,
-                   std::shared_ptr<const lower::Homes> homes = nullptr);
+                   std::shared_ptr<const lower::Skeleton> first = nullptr);
 
 Outcome run(const Programs& programs, const Inputs& inputs);
 

@@ -1,0 +1,108 @@
+// Of nnscaler._C.lower: graphs become Programs, of one rank or of all.
+#include "lower/skeleton.h"
+
+#include <memory>
+
+#include "bind/bind.h"
+#include "bind/graph.h"
+#include "bind/plan.h"
+#include "bind/program.h"
+#include "script/state.h"
+
+namespace nns::bind {
+namespace {
+
+using script::guarded;
+using Handle = std::shared_ptr<const lower::Skeleton>;
+constexpr const char* kSkeletonType = "nnscaler.Skeleton";
+
+// { device =, plan =, embedded =, first = the skeleton of the first graph under the plan, in whose
+// homes weights stay, rank = } at position 2
+lower::Options options_at(lua_State* L) {
+  lower::Options options;
+  if (!lua_istable(L, 2)) return options;
+  const std::string device = script::field_string(L, 2, "device", "cpu");
+  options.device = device.substr(0, device.find(':'));
+  options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
+  options.embedded = script::field_boolean(L, 2, "embedded", false);
+  lua_getfield(L, 2, "plan");
+  if (!lua_isnil(L, -1))
+    options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
+  lua_pop(L, 1);
+  lua_getfield(L, 2, "first");
+  if (!lua_isnil(L, -1))
+    options.first = script::check_object<Handle>(L, lua_gettop(L), kSkeletonType);
+  lua_pop(L, 1);
+  return options;
+}
+
+// (graph [, options]) → the program of one rank, lowered alone
+int lower_graph(lua_State* L) {
+  push_program(L, lower::lower(check_graph(L, 1), options_at(L)));
+  return 1;
+}
+
+// (graph [, options]) → the programs of all ranks
+int skeleton(lua_State* L) {
+  script::push_object<Handle>(
+      L, kSkeletonType, std::make_shared<const lower::Skeleton>(share_graph(L, 1), options_at(L)));
+  return 1;
+}
+
+const lower::Skeleton& check_skeleton(lua_State* L) {
+  return *script::check_object<Handle>(L, 1, kSkeletonType);
+}
+int rank_at(lua_State* L) {  // at position 2, 0 unless told
+  return static_cast<int>(script::opt_int(L, 2, 0));
+}
+
+int project(lua_State* L) {  // ([rank]) → program
+  push_program(L, check_skeleton(L).project(rank_at(L)));
+  return 1;
+}
+int memory(lua_State* L) {  // ([rank])
+  push_memory(L, check_skeleton(L).memory(rank_at(L)));
+  return 1;
+}
+// ([rank [, bytes of a bucket [, names of parameters that have gradients on any rank]]])
+int traffic(lua_State* L) {
+  const auto others = strings_at(L, 4);
+  push_traffic(L, check_skeleton(L).traffic(rank_at(L), script::opt_int(L, 3, 25 << 20),
+                                            {others.begin(), others.end()}));
+  return 1;
+}
+// () → how often this process has lowered for a class
+int count(lua_State* L) {
+  lua_pushinteger(L, static_cast<lua_Integer>(lower::count_lowerings()));
+  return 1;
+}
+int classes(lua_State* L) {  // list of lists of ranks that share a lowering
+  const auto all = check_skeleton(L).classes();
+  lua_createtable(L, static_cast<int>(all.size()), 0);
+  for (size_t i = 0; i < all.size(); ++i) {
+    script::push_ints(L, {all[i].begin(), all[i].end()});
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+// Checks the program of each class; → whether those of all ranks were compared too
+int check(lua_State* L) {
+  lua_pushboolean(L, check_skeleton(L).check());
+  return 1;
+}
+
+}  // namespace
+
+void add_skeleton(lua_State* L) {
+  script::make_type<Handle>(L, kSkeletonType,
+                            {{"project", guarded<project>},
+                             {"memory", guarded<memory>},
+                             {"traffic", guarded<traffic>},
+                             {"classes", guarded<classes>},
+                             {"check", guarded<check>}});
+  script::set_functions(L, {{"lower", guarded<lower_graph>},
+                            {"skeleton", guarded<skeleton>},
+                            {"count", guarded<count>}});
+}
+
+}  // namespace nns::bind
