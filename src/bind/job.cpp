@@ -1,5 +1,6 @@
 // nnscaler._C.job: the schema, and the way from a recipe's table or a YAML text to a complete job.
 #include <algorithm>
+#include <unordered_set>
 
 #include "bind/bind.h"
 #include "job/parse.h"
@@ -18,7 +19,10 @@ using Kind = Value::Kind;
 // Lua values that a Value refers to, by number, in a table at this stack index.
 struct Kept {
   int index;
+  std::string file;  // of the job, for messages
   int count = 0;
+  std::unordered_set<const void*> tables{};  // that were read
+  size_t again = 0;                          // values of tables that occur once more
 
   int keep(lua_State* L, int value) {
     lua_pushvalue(L, value);
@@ -67,8 +71,9 @@ Shape shape_of(lua_State* L, int index) {
 
 Value to_value(lua_State* L, int index, Kept& kept, int depth) {
   luaL_checkstack(L, 6, "table nested too deeply");
-  if (depth > 50)
-    throw Error(ErrorKind::usage, "[job.table] nested deeper than 50 levels",
+  if (depth > job::kMostLevels)
+    throw Error(ErrorKind::usage,
+                fmt::format("[job.table] nested deeper than {} levels", job::kMostLevels),
                 "a table that holds itself needs a metatable to be taken as one thing");
   if (index < 0) index = lua_gettop(L) + index + 1;
   Value out;
@@ -87,6 +92,11 @@ Value to_value(lua_State* L, int index, Kept& kept, int depth) {
   const bool plain = lua_istable(L, index) && lua_getmetatable(L, index) == 0;
   if (lua_istable(L, index) && !plain) lua_pop(L, 1);
   out.ref = kept.keep(L, index);
+  // A table that holds one table twice, and that again, multiplies: only such values are counted.
+  if (!kept.tables.insert(lua_topointer(L, index)).second) {
+    kept.again += 1 + lua_objlen(L, index);
+    job::check_count(kept.again, {kept.file, 0, 0});
+  }
   const Shape shape = plain ? shape_of(L, index) : Shape::mixed;
   if (shape == Shape::mixed) {
     out.kind = Kind::opaque;
@@ -160,8 +170,8 @@ int resolve(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   lua_settop(L, 1);
   lua_newtable(L);
-  Kept kept{2};
   const std::string file = script::field_string(L, 1, "file", "");
+  Kept kept{2, file};
   const std::string text = script::field_string(L, 1, "text", "");
   Value root;
   if (script::field_boolean(L, 1, "yaml", false)) {
@@ -191,7 +201,7 @@ int resolve(lua_State* L) {
 int parse_override(lua_State* L) {
   const job::Override change = job::parse_override(check_string(L, 1));
   lua_newtable(L);
-  Kept kept{lua_gettop(L)};  // nothing opaque comes from a command line
+  Kept kept{lua_gettop(L), ""};  // nothing opaque comes from a command line
   lua_newtable(L);
   script::push_string(L, change.path);
   lua_setfield(L, -2, "path");

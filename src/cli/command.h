@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "job/schema.h"
 
 namespace nns::cli {
 
@@ -17,6 +18,7 @@ struct Argument {
   std::string help;
   std::string value = {};  // what stands for the value in the help: FILE
   bool required = false;
+  double least = -job::kExact;  // of integers and numbers
 };
 
 struct Command {

@@ -16,7 +16,7 @@ Command generate_command() {
                   {"--tokens", Takes::integer, "tokens to sample (200)", "N"},
                   {"--temperature", Takes::number, "0 takes the likeliest token (0.8)", "T"},
                   {"--top-k", Takes::integer, "sample among the k likeliest tokens", "K"},
-                  {"--seed", Takes::integer, "seed of the sampling (0)", "N"},
+                  {"--seed", Takes::integer, "seed of the sampling (0)", "N", false, 0},
                   {"--log-level", Takes::text, "debug, info, warning, error or off", "LEVEL"}},
       .examples = {"nnscaler generate checkpoints/best --prompt 'ROMEO:' --tokens 300"},
   };

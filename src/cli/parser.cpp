@@ -150,6 +150,13 @@ void push_number(lua_State* L, const Command& c, const Argument& a, const std::s
   if (!v.is(job::Value::Kind::number) || (whole && std::floor(v.number) != v.number))
     fail(ErrorKind::usage, "[cli.{}] {} is '{}'; expected {}", c.name, a.name, text,
          whole ? "an integer" : "a number");
+  const std::string name = a.name.substr(0, a.name.find(','));
+  if (v.number < a.least)
+    fail(ErrorKind::usage, "[cli.{}] {} is {}; expected {} of at least {}", c.name, name, text,
+         whole ? "an integer" : "a number", job::number_text(a.least));
+  if (v.number < -job::kExact || v.number > job::kExact)
+    fail(ErrorKind::usage, "[cli.{}] {} is {}; expected {} to 2^53 - 1", c.name, name, text,
+         a.least > -job::kExact ? job::number_text(a.least) : "-2^53 + 1");
   lua_pushnumber(L, v.number);
 }
 

@@ -11,7 +11,7 @@ Command plan_command() {
                       {"CHANGES", Takes::texts, "key.sub=value, key.sub!"}},
       .options = {{"--world", Takes::integer,
                    "ranks of the run, where the job does not say (compute_config.runtime_ngpus)",
-                   "N"},
+                   "N", false, 1},
                   {"--plan-out", Takes::text, "write the plan as JSON", "FILE"},
                   {"--log-level", Takes::text, "debug, info, warning, error or off", "LEVEL"}},
       .examples = {"nnscaler plan recipes/nanogpt.lua --world 4 pas_policy=pp",

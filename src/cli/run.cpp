@@ -11,7 +11,10 @@ Command run_command() {
                       {"CHANGES", Takes::texts,
                        "key.sub=value sets a key or a parameter of the "
                        "recipe, key.sub! deletes a key"}},
-      .options = {{"-n,--ranks", Takes::integer, "ranks that train together (threads)", "N"},
+      .options = {{"-n,--ranks", Takes::integer,
+                   "ranks of this host that train together, each a process (threads of one with "
+                   "comm.backend=local)",
+                   "N", false, 1},
                   {"--metrics", Takes::text, "write one JSON object a step", "FILE.jsonl"},
                   {"--log-level", Takes::text, "debug, info, warning, error or off", "LEVEL"},
                   {"--print-config", Takes::flag, "print the complete job as YAML and stop"}},

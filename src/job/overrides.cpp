@@ -50,6 +50,7 @@ void apply(const Override& change, Value& root) {
   const auto parts = split_path(change.path);
   Value* at = &root;
   for (size_t i = 0; i < parts.size(); ++i) {
+    if (at->mark.file.empty()) at->mark = change.value.mark;  // made for this change
     const std::string& part = parts[i];
     const bool last = i + 1 == parts.size();
     switch (at->kind) {

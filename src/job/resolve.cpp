@@ -57,6 +57,20 @@ bool is_object(const Value& value) {
                      [](const Field& f) { return f.value.is(opaque) && f.value.callable; });
 }
 
+// What a number has to be; the greatest one is said to who went beyond it.
+std::string expected(double x, const Key& key) {
+  const char* article = key.type == Type::integer ? "an" : "a";
+  if (!(x > key.maximum)) return fmt::format("{} {}", article, type_text(key));
+  return fmt::format("{} {} from {} to {}", article,
+                     key.type == Type::integer ? "integer" : "number", number_text(key.minimum),
+                     key.maximum == kExact ? "2^53 - 1" : number_text(key.maximum));
+}
+
+bool in_range(double x, const Key& key) {
+  const bool right = key.type == Type::number || std::floor(x) == x;
+  return right && x >= key.minimum && x <= key.maximum;
+}
+
 class Resolver {
  public:
   Resolver(Value& root, const std::vector<std::string>& parameters)
@@ -171,11 +185,8 @@ class Resolver {
         break;
       case Type::integer:
       case Type::number:
-        if (!value.is(number) ||
-            (key.type == Type::integer && std::floor(value.number) != value.number) ||
-            !(value.number >= key.minimum))
-          mistyped(value, key,
-                   "a" + std::string(key.type == Type::integer ? "n " : " ") + type_text(key));
+        if (!value.is(number) || !in_range(value.number, key))
+          mistyped(value, key, expected(value.number, key));
         break;
       case Type::text:
         if (is_type && value.is(opaque)) break;

@@ -28,8 +28,8 @@ constexpr Key kKeys[] = {
 
   // --- how long, in what portions
   {"micro_batch_size", integer, "1", "samples", "Samples of one forward and backward pass.", true, 1},
-  {"global_batch_size", integer, "", "samples", "Samples of one optimizer step; micro_batch_size · grad_accumulation_steps if not given.", false, 1},
-  {"grad_accumulation_steps", integer, "", "micro-batches", "Micro-batches of one optimizer step; global_batch_size / micro_batch_size if not given.", false, 1},
+  {"global_batch_size", integer, "", "samples", "Samples of one optimizer step; micro_batch_size · grad_accumulation_steps · scale units if not given.", false, 1},
+  {"grad_accumulation_steps", integer, "", "micro-batches", "Micro-batches of one optimizer step, of each scale unit; global_batch_size / (micro_batch_size · scale units) if not given.", false, 1},
   {"max_epochs", integer, "", "epochs", "End of training; one of max_epochs and max_train_steps is needed, the earlier end counts.", false, 1},
   {"max_train_steps", integer, "", "steps", "End of training in optimizer steps.", false, 1},
   {"stop_after_steps", integer, "", "steps", "Stops this run early without changing the horizon of the schedule.", false, 1},
@@ -45,32 +45,33 @@ constexpr Key kKeys[] = {
   {"lr_scheduler", component, "", "", "How the learning rate changes; constant if not given."},
   {"lr_scheduler.type", text, kRequired, "", "`cosine`, `linear`, `constant`, or a module of your own."},
   {"lr_scheduler.args", map, "{}", "", "Arguments of the schedule: `warmup_steps`, `min_lr`, …"},
-  {"lr_scheduler.interval", choice, "step", "", "What the schedule counts.", false, -1e300, "step epoch"},
-  {"on_nan", choice, "stop", "", "When the loss is not a number: stop, or skip the step and go on.", false, -1e300, "stop skip"},
+  {"lr_scheduler.interval", choice, "step", "", "What the schedule counts.", false, kUnbounded, "step epoch"},
+  {"on_nan", choice, "stop", "", "When the loss is not a number: stop, or skip the step and go on.", false, kUnbounded, "stop skip"},
 
   // --- where and how it computes
   {"device", text, "cpu", "", "`cpu`, `cuda` or `cuda:N`.", true},
-  {"threads", integer, "", "threads", "Threads of one operator; all cores if not given.", false, 1},
-  {"precision", choice, "none", "", "Type of parameters and floating inputs; `none` leaves them as the model made them.", true, -1e300, "none fp32 fp64"},
+  {"threads", integer, "", "threads", "Threads of one operator; all cores if not given.", false, 1, "", 4096},
+  {"precision", choice, "none", "", "Type of parameters and floating inputs; `none` leaves them as the model made them.", true, kUnbounded, "none fp32 fp64"},
   {"eager", boolean, "false", "", "Trains with LibTorch's autograd instead of a generated program: the reference."},
   {"seed", integer, "0", "", "Seed of everything random.", false, 0},
   {"gen_savedir", text, "./.nnscaler", "folder", "Where generated programs are written."},
-  {"gen_reuse", choice, "auto", "", "`match`: use a program whose key agrees; `override`: always write anew; `moo`: match or override; `graph`: take the traced graph of before, write the program anew; `auto`: moo.", false, -1e300, "auto match override moo graph"},
-  {"broadcast_strategy", choice, "code", "", "What rank 0, which writes the programs, sends to the other ranks: `none`: nothing, they read the files of a shared disk; `code` and `no_weights`: the programs; `all`: its first weights too.", false, -1e300, "none code no_weights all"},
+  {"gen_reuse", choice, "auto", "", "`match`: use a program whose key agrees; `override`: always write anew; `moo`: match or override; `graph`: take the traced graph of before, write the program anew; `auto`: moo.", false, kUnbounded, "auto match override moo graph"},
+  {"max_programs", integer, "16", "programs", "Programs of one model that are kept, one for each shape of its inputs (training and evaluation each); a further shape takes the place of the one used longest ago.", false, 1},
+  {"broadcast_strategy", choice, "code", "", "What rank 0, which writes the programs, sends to the other ranks: `none`: nothing, they read the files of a shared disk; `code` and `no_weights`: the programs; `all`: its first weights too.", false, kUnbounded, "none code no_weights all"},
 
   // --- several devices
   {"compute_config", group, "", "", "Devices of a plan and of the run."},
-  {"compute_config.plan_ngpus", integer, "", "devices", "Devices that one plan spans (a scale unit); the number of ranks if not given, 1 under `dp` and `fsdp`.", true, 1},
-  {"compute_config.runtime_ngpus", integer, "", "ranks", "All ranks, a multiple of plan_ngpus: each plan_ngpus of them train on samples of their own. The number of ranks if not given.", true, 1},
-  {"compute_config.reducer_bucket_cap_mb", number, "25", "MB", "Gradients are summed over ranks in buckets of at most this size.", false, 0.001},
+  {"compute_config.plan_ngpus", integer, "", "devices", "Devices that one plan spans (a scale unit); the number of ranks if not given, 1 under `dp` and `fsdp`.", true, 1, "", 65536},
+  {"compute_config.runtime_ngpus", integer, "", "ranks", "All ranks, a multiple of plan_ngpus: each plan_ngpus of them train on samples of their own. The number of ranks if not given.", true, 1, "", 65536},
+  {"compute_config.reducer_bucket_cap_mb", number, "25", "MB", "Gradients are summed over ranks in buckets of at most this size.", false, 0.001, "", 1e6},
   {"pas_policy", function, "dp", "", "What is split and where it runs: a name of docs/policies.md (`dp`, `fsdp`, `megatron`, …), a module of your own, or `function(graph, cfg)`.", true},
   {"pas_config", map, "{}", "", "Keys of the policy.", true},
 
   {"comm", group, "", "", "How ranks talk; see docs/launch.md."},
-  {"comm.backend", choice, "auto", "", "`local`: threads of one process; `auto`: mpi under mpirun and for `-n`, gloo under torchrun, nccl where ranks compute on GPUs.", false, -1e300, "auto local gloo mpi nccl"},
-  {"comm.timeout_s", number, "600", "s", "A call that waits longer than this for other ranks is given up.", false, 0.001},
-  {"comm.join_timeout_s", number, "300", "s", "How long ranks wait for each other when they start.", false, 0.001},
-  {"comm.heartbeat_s", number, "1", "s", "Ranks tell each other that they live so often; one that is silent ten times as long is lost. 0: nobody watches.", false, 0},
+  {"comm.backend", choice, "auto", "", "`local`: threads of one process; `auto`: mpi under mpirun and for `-n`, gloo under torchrun, nccl where ranks compute on GPUs.", false, kUnbounded, "auto local gloo mpi nccl"},
+  {"comm.timeout_s", number, "600", "s", "A call that waits longer than this for other ranks is given up.", false, 0.001, "", 1e9},
+  {"comm.join_timeout_s", number, "300", "s", "How long ranks wait for each other when they start.", false, 0.001, "", 1e9},
+  {"comm.heartbeat_s", number, "1", "s", "Ranks tell each other that they live so often; one that is silent ten times as long is lost. 0: nobody watches.", false, 0, "", 1e6},
 
   // --- checkpoints
   {"checkpoint", group, "", "", "Saving and resuming."},
@@ -82,6 +83,7 @@ constexpr Key kKeys[] = {
   {"checkpoint.every_n_epochs", integer, "", "epochs", "Saves each n epochs; 1 if neither is given.", false, 1},
   {"checkpoint.keep_last_n_checkpoints", integer, "", "checkpoints", "Removes older ones, except those that last and best point to.", false, 1},
   {"checkpoint.resume_from", text, "", "", "`last`, `best` or the folder of a checkpoint."},
+  {"checkpoint.init_from", text, "", "file or folder", "Weights to start with, and nothing else: a safetensors file (Python's too), a folder of such with their index, or a checkpoint. Where resume_from finds a checkpoint, that one counts."},
 
   // --- what is told
   {"name", text, "", "", "Title of the run, as on its loss curve."},
@@ -91,7 +93,7 @@ constexpr Key kKeys[] = {
   {"log", components, "", "", "Loggers that receive the metrics of each step."},
   {"log.type", text, kRequired, "", "`jsonl`, `csv`, or a module of your own."},
   {"log.args", map, "{}", "", "Arguments of the logger: `path`, …"},
-  {"log_level", choice, "info", "", "Least level that is written to the log.", false, -1e300, "debug info warning error off"},
+  {"log_level", choice, "info", "", "Least level that is written to the log.", false, kUnbounded, "debug info warning error off"},
   {"enable_progress_bar", boolean, "true", "", "Draws a bar when stderr is a terminal."},
   {"log_progress_every_n_train_steps", integer, "100", "steps", "A log line each n steps when there is no bar.", false, 1},
   {"metrics", text, "", "file", "Writes one JSON object a step to this file."},
@@ -127,14 +129,22 @@ std::vector<std::string> all_paths() {
   return out;
 }
 
+namespace {
+
+std::string least_text(const Key& key) {
+  return key.minimum > kUnbounded ? fmt::format(" ≥ {}", number_text(key.minimum)) : "";
+}
+
+}  // namespace
+
 std::string type_text(const Key& key) {
   switch (key.type) {
     case boolean:
       return "true or false";
     case integer:
-      return key.minimum > -1e300 ? fmt::format("integer ≥ {:.0f}", key.minimum) : "integer";
+      return "integer" + least_text(key);
     case number:
-      return key.minimum > -1e300 ? fmt::format("number ≥ {:.0f}", key.minimum) : "number";
+      return "number" + least_text(key);
     case text:
       return "text";
     case choice: {

@@ -24,6 +24,9 @@ enum class Type {
   group,       // holds the keys below it
 };
 
+inline constexpr double kUnbounded = -1e300;
+inline constexpr double kExact = 9007199254740991;  // 2^53 - 1: what integers end at
+
 struct Key {
   const char* path;  // dotted
   Type type;
@@ -31,8 +34,9 @@ struct Key {
   const char* unit;      // "" = none
   const char* help;
   bool programs = false;  // whether generated programs depend on it
-  double minimum = -1e300;
+  double minimum = kUnbounded;
   const char* choices = "";  // words separated by spaces
+  double maximum = kExact;   // what is larger would overflow somewhere
 };
 
 inline constexpr const char* kRequired = "(required)";

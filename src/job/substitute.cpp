@@ -52,12 +52,25 @@ class Substitution {
     }
     if (std::find(open_.begin(), open_.end(), path) != open_.end())
       fail(ErrorKind::usage, "[job.substitute] {}: $({}) refers to itself", to_string(mark), path);
+    if (open_.size() >= kMostLevels)
+      fail(ErrorKind::usage, "[job.substitute] {}: $({}) is reached through more than {} others",
+           to_string(mark), path, kMostLevels);
     open_.push_back(path);
     run(*found);
     open_.pop_back();
+    count(*found, mark);
     Value out = *found;
     out.mark = mark;
     return out;
+  }
+
+  // Texts of texts multiply as lists of lists do: each kBytes of a text count as one value.
+  void count(const Value& value, const Mark& mark) {
+    constexpr size_t kBytes = 64;
+    values_ += 1 + value.text.size() / kBytes;
+    check_count(values_, mark);
+    for (const Value& item : value.items) count(item, mark);
+    for (const Field& f : value.fields) count(f.value, mark);
   }
 
   void replace(Value& value) {
@@ -94,7 +107,8 @@ class Substitution {
   }
 
   Value& root_;
-  std::vector<std::string> open_;
+  std::vector<std::string> open_;  // whose values are being made
+  size_t values_ = 0;              // that were put in place of a $(…)
 };
 
 }  // namespace

@@ -5,8 +5,11 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <numeric>
+
+#include "base/error.h"
 
 namespace nns::job {
 
@@ -71,6 +74,14 @@ std::string number_text(double number) {
   return fmt::format("{}", number);  // the shortest text that reads back as the same number
 }
 
+void check_count(size_t values, const Mark& mark) {
+  if (values > kMostValues)
+    throw Error(ErrorKind::usage,
+                fmt::format("[job.size] {}: more than {} values; expected a job of fewer",
+                            to_string(mark), kMostValues),
+                "what is repeated counts as often as it occurs; keep data in files");
+}
+
 std::string describe(const Value& value) {
   switch (value.kind) {
     case Value::Kind::null:
@@ -78,7 +89,8 @@ std::string describe(const Value& value) {
     case Value::Kind::boolean:
       return value.boolean ? "true" : "false";
     case Value::Kind::number:
-      return fmt::format("the number {}", number_text(value.number));
+      return fmt::format("the number {}",
+                         value.text.empty() ? number_text(value.number) : value.text);
     case Value::Kind::text:
       return fmt::format("the text '{}'", value.text);
     case Value::Kind::list:
@@ -135,7 +147,9 @@ Value scalar(std::string_view s, Mark mark) {
   } else if (looks_like_number(s)) {
     double number = 0;
     const size_t plus = s[0] == '+' ? 1 : 0;
-    std::from_chars(s.data() + plus, s.data() + s.size(), number);
+    const auto read = std::from_chars(s.data() + plus, s.data() + s.size(), number);
+    // Out of range: 1e400 is infinite, 1e-400 is 0.
+    if (read.ec != std::errc()) number = std::strtod(std::string(s).c_str(), nullptr);
     v = Value::of_number(number, std::move(mark));
   } else {
     return Value::of_text(std::string(s), std::move(mark));

@@ -54,6 +54,13 @@ struct Field {
   Value value;
 };
 
+// A job has at most so many values, those that stand in it again (by an alias, by $(…), by a table
+// that occurs twice) counted as often as they occur, and at most so many levels.
+inline constexpr size_t kMostValues = 100'000;
+inline constexpr int kMostLevels = 50;
+// Raises a usage error where there are more.
+void check_count(size_t values, const Mark& mark);
+
 // Says what a value is, for messages: "the text 'abc'", "the number 1.5", "a list", "a function".
 std::string describe(const Value& value);
 

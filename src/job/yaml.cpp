@@ -1,4 +1,5 @@
 // YAML through yaml-cpp. Plain scalars are read by our own rules (YAML 1.2 with `1e-3` a number).
+#include <yaml-cpp/depthguard.h>
 #include <yaml-cpp/yaml.h>
 
 #include "base/error.h"
@@ -12,10 +13,16 @@ Mark mark_of(const YAML::Mark& m, const std::string& file) {
   return {file, m.line + 1, m.column + 1};
 }
 
-Value convert(const YAML::Node& node, const std::string& file, int depth) {
+[[noreturn]] void too_deep(const Mark& mark) {
+  fail(ErrorKind::usage, "[job.yaml] {}: nested deeper than {} levels", to_string(mark),
+       kMostLevels);
+}
+
+// `values` counts those made so far: aliases of aliases multiply.
+Value convert(const YAML::Node& node, const std::string& file, int depth, size_t& values) {
   const Mark mark = mark_of(node.Mark(), file);
-  if (depth > 50)
-    fail(ErrorKind::usage, "[job.yaml] {}: nested deeper than 50 levels", to_string(mark));
+  if (depth > kMostLevels) too_deep(mark);
+  check_count(++values, mark);
   Value out;
   out.mark = mark;
   switch (node.Type()) {
@@ -29,7 +36,7 @@ Value convert(const YAML::Node& node, const std::string& file, int depth) {
       return scalar(node.Scalar(), mark);
     case YAML::NodeType::Sequence:
       out.kind = Value::Kind::list;
-      for (const auto& item : node) out.items.push_back(convert(item, file, depth + 1));
+      for (const auto& item : node) out.items.push_back(convert(item, file, depth + 1, values));
       break;
     case YAML::NodeType::Map:
       out.kind = Value::Kind::map;
@@ -41,7 +48,7 @@ Value convert(const YAML::Node& node, const std::string& file, int depth) {
         if (const Value* before = out.find(key))
           fail(ErrorKind::usage, "[job.key] {}: duplicate key '{}', first written at {}",
                to_string(at), key, to_string(before->mark));
-        out.fields.push_back({key, convert(pair.second, file, depth + 1)});
+        out.fields.push_back({key, convert(pair.second, file, depth + 1, values)});
         out.fields.back().value.mark = at;
       }
       break;
@@ -49,9 +56,12 @@ Value convert(const YAML::Node& node, const std::string& file, int depth) {
   return out;
 }
 
-YAML::Node load(const std::string& text, const std::string& file) {
+Value load(const std::string& text, const std::string& file) {
+  size_t values = 0;
   try {
-    return YAML::Load(text);
+    return convert(YAML::Load(text), file, 0, values);
+  } catch (const YAML::DeepRecursion& e) {
+    too_deep(mark_of(e.mark, file));
   } catch (const YAML::Exception& e) {
     fail(ErrorKind::usage, "[job.yaml] {}: {}", to_string(mark_of(e.mark, file)), e.msg);
   }
@@ -60,7 +70,7 @@ YAML::Node load(const std::string& text, const std::string& file) {
 }  // namespace
 
 Value parse_yaml(std::string_view text, const std::string& file) {
-  Value root = convert(load(std::string(text), file), file, 0);
+  Value root = load(std::string(text), file);
   if (root.is(Value::Kind::null)) {
     root.kind = Value::Kind::map;  // an empty file: all keys are missing
     root.mark = {file, 1, 1};
@@ -84,7 +94,7 @@ void set_marks(Value& value, const Mark& mark) {
 Value parse_expression(std::string_view text, const Mark& mark) {
   Value out;
   if (!text.empty() && (text[0] == '[' || text[0] == '{' || text[0] == '\'' || text[0] == '"')) {
-    out = convert(load(std::string(text), mark.file), mark.file, 0);
+    out = load(std::string(text), mark.file);
     set_marks(out, mark);
   } else if (text.empty()) {
     out = Value::of_text("", mark);
