@@ -3,7 +3,10 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 
 #include "cli/command.h"
@@ -34,13 +37,22 @@ void use_large_pages() {
   if (start < end) madvise(reinterpret_cast<void*>(start), end - start, MADV_HUGEPAGE);
 }
 
+// What was printed may still be on its way: a full disk is found here at the latest.
+void check_output() {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  nns::fail(nns::ErrorKind::state, "[cli.output] cannot write all output to stdout: {}",
+            std::strerror(errno));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   keep_freed_memory();
   use_large_pages();
   try {
-    return nns::cli::dispatch(argc, argv);
+    const int code = nns::cli::dispatch(argc, argv);
+    check_output();
+    return code;
   } catch (const nns::Error& e) {
     nns::cli::report(e);
     return e.exit_code();

@@ -1,14 +1,10 @@
 --- One JSON object a step: the metrics of training, with val_loss where an evaluation followed.
 local File = require 'nnscaler.loggers.file'
+local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local json = require('nnscaler.format').json_number
+local metric_names = require('nnscaler.loggers.metrics').names
 local sorted = require 'nnscaler.sorted'
-
-local kOrder = { 'step', 'epoch', 'train_loss', 'gnorm', 'lr', 'tokens', 'tokens_per_s', 'step_s',
-  'train_wall', 'rss_bytes', 'val_loss', 'val_wall' }
-
-local rank = {}
-for i, key in ipairs(kOrder) do rank[key] = i end
 
 local Jsonl = {}
 Jsonl.__index = Jsonl
@@ -29,16 +25,12 @@ end
 
 function Jsonl:end_step()
   if not self.pending then return end
-  local pending, keys = self.pending, {}
+  local pending, parts = self.pending, {}
   pending.step, self.pending = self.step, nil
-  for key in sorted.sorted_pairs(pending) do keys[#keys + 1] = key end
-  table.sort(keys, function(a, b)
-    local x, y = rank[a] or 99, rank[b] or 99
-    if x ~= y then return x < y end
-    return a < b
-  end)
-  for i, key in ipairs(keys) do keys[i] = ('"%s": %s'):format(key, json(pending[key])) end
-  self.file:write('{' .. table.concat(keys, ', ') .. '}')
+  for i, name in ipairs(metric_names(pending)) do
+    parts[i] = ('%s: %s'):format(base.json_encode(name), json(pending[name]))
+  end
+  self.file:write('{' .. table.concat(parts, ', ') .. '}')
 end
 
 function Jsonl:finalize()

@@ -7,9 +7,11 @@ local fail = require 'nnscaler.fail'
 local hooks = require 'nnscaler.hooks'
 local log = require 'nnscaler.log'
 local loop = require 'nnscaler.trainer.loop'
+local metric_values = require 'nnscaler.loggers.metrics'
 local plot = require 'nnscaler.plot'
 local process = require 'nnscaler._C.process'
 local ranks = require 'nnscaler.ranks'
+local save_dir = require 'nnscaler.trainer.save_dir'
 local setup = require 'nnscaler.trainer.setup'
 
 local M = {}
@@ -82,6 +84,7 @@ function Trainer:skip() self.asked.skip = true end
 ---@param metrics table<string, number>
 ---@param tag 'train'|'val'
 function Trainer:log_metrics(metrics, tag)
+  metric_values.check(metrics)
   for _, logger in ipairs(self.loggers) do logger:log_metrics(metrics, self.step, { tag = tag }) end
 end
 
@@ -117,6 +120,7 @@ end
 local function finalize(t)
   process.unwatch_signals()
   if t.progress then t.progress:clear() end
+  save_dir.release(t)
   for _, logger in ipairs(t.loggers) do logger:finalize() end
   t.hooks:fire('on_finalize', t)
 end

@@ -55,9 +55,9 @@ end
 local function after_step(t, metrics, result)
   local hooks = t.hooks
   hooks:fire('before_log_train_metrics', t, metrics, result)
+  t:log_metrics(metrics, 'train') -- refuses what a hook made of them
   t.train_loss, t.metrics = metrics.train_loss, metrics
   t.history:add_train(t.step, metrics.train_loss)
-  t:log_metrics(metrics, 'train')
   hooks:fire('on_step_end', t, t.step, metrics, result)
   decisions.agree(t)
   local reason = reason_to_stop(t)
