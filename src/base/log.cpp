@@ -1,9 +1,11 @@
 #include "base/log.h"
 
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <ctime>
+#include <mutex>
 
 #include "base/error.h"
 
@@ -15,6 +17,31 @@ thread_local int t_rank = 0;
 thread_local int t_world = 1;
 
 constexpr const char* kNames[] = {"DEBUG", "INFO", "WARNING", "ERROR", "OFF"};
+
+// The line below the log; empty: there is none.
+struct Status {
+  std::string text;
+  int columns = 0;
+};
+std::mutex g_status_mutex;
+Status g_status;
+
+// What removes the status line. A terminal that has become narrower has broken it into several.
+std::string erased_status() {
+  if (g_status.text.empty()) return "";
+  const int width = terminal_columns();
+  const int above = width > 0 ? (g_status.columns - 1) / width : 0;
+  return above > 0 ? fmt::format("\r\033[{}A\033[J", above) : "\r\033[K";
+}
+
+void put(std::string_view bytes) {
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const ssize_t n = ::write(STDERR_FILENO, bytes.data() + done, bytes.size() - done);
+    if (n <= 0) return;
+    done += static_cast<size_t>(n);
+  }
+}
 
 std::string now() {
   const std::time_t t = std::time(nullptr);
@@ -48,16 +75,33 @@ void set_rank(int rank, int world) {
   t_world = world;
 }
 
+int terminal_columns() {
+  winsize size{};
+  if (::isatty(STDERR_FILENO) == 0) return 0;
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
 void raw_line(std::string_view text) {
-  std::string line(text);
-  line += '\n';
+  const std::scoped_lock lock(g_status_mutex);
   // One write call a line: lines of several ranks or threads never mix.
-  size_t done = 0;
-  while (done < line.size()) {
-    const ssize_t n = ::write(STDERR_FILENO, line.data() + done, line.size() - done);
-    if (n <= 0) return;
-    done += static_cast<size_t>(n);
-  }
+  put(fmt::format("{}{}\n{}", erased_status(), text, g_status.text));
+}
+
+void set_status(std::string_view text, int columns) {
+  const std::scoped_lock lock(g_status_mutex);
+  const std::string erased = erased_status();
+  g_status = {std::string(text), columns};
+  put(erased + g_status.text);
+}
+
+Aside::Aside() {
+  g_status_mutex.lock();
+  put(erased_status());
+}
+
+Aside::~Aside() {
+  put(g_status.text);
+  g_status_mutex.unlock();
 }
 
 void write(Level level, std::string_view logger, std::string_view text) {

@@ -23,6 +23,21 @@ void write(Level level, std::string_view logger, std::string_view text);
 // Writes a line (newline added) to stderr as it is: progress, reports.
 void raw_line(std::string_view text);
 
+// Columns of the terminal that stderr is, or 0 where it is none.
+int terminal_columns();
+// The line below the log on the terminal of stderr: a progress bar. What this program writes there
+// is written above it, as whole lines. `columns` is how many of them the text takes; "" removes it.
+void set_status(std::string_view text, int columns);
+
+// Takes the status line away while it lives: for text that goes to the terminal by another way.
+class Aside {
+ public:
+  Aside();
+  ~Aside();
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+};
+
 template <class... Args>
 void info(std::string_view logger, fmt::format_string<Args...> f, Args&&... args) {
   if (level() <= Level::info)

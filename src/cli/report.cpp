@@ -1,6 +1,7 @@
 // The one reporter of errors.
 #include <cstdio>
 
+#include "base/log.h"
 #include "cli/command.h"
 #include "launch/launch.h"
 #include "launch/link.h"
@@ -17,8 +18,7 @@ std::string who() {
 
 }  // namespace
 
-// A usage error is the person's own line: a
-// stack would only hide it.
+// A usage error is the person's own line: a stack would only hide it.
 void report(const Error& e) {
   std::string text = fmt::format("error: {}{}\n", who(), e.message());
   if (!e.hint().empty()) text += fmt::format("hint: {}\n", e.hint());
@@ -27,6 +27,7 @@ void report(const Error& e) {
     text += e.traceback() + "\n";
   if (debug) text += last_backtrace();
   std::fflush(stdout);
+  log::set_status("", 0);
   std::fputs(text.c_str(), stderr);
 }
 

@@ -3,11 +3,14 @@
 #include <dlfcn.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "base/file.h"
+#include "base/log.h"
 #include "launch/link.h"
 
 namespace nns::script {
@@ -106,10 +109,13 @@ int print_line(lua_State* L) {  // whole lines, one write
     lua_pop(L, 1);
   }
   line += '\n';
+  const log::Aside aside;
   size_t done = 0;
   while (done < line.size()) {
     const ssize_t w = ::write(STDOUT_FILENO, line.data() + done, line.size() - done);
-    if (w <= 0) break;
+    if (w < 0 && errno == EINTR) continue;
+    if (w <= 0)
+      fail(ErrorKind::state, "[script.print] cannot write to stdout: {}", std::strerror(errno));
     done += static_cast<size_t>(w);
   }
   return 0;
