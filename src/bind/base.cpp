@@ -1,6 +1,4 @@
 // nnscaler._C.base: log, whole files, JSON, hashes, clock.
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -36,13 +34,16 @@ int raw_line(lua_State* L) {  // (text)
   log::raw_line(check_string(L, 1));
   return 0;
 }
-int stderr_write(lua_State* L) {  // (text): without newline, for progress bars
-  const std::string text = check_string(L, 1);
-  if (::write(STDERR_FILENO, text.data(), text.size()) < 0) return 0;
+int set_status(lua_State* L) {  // (text, columns): the line below the log; '' removes it
+  log::set_status(check_string(L, 1), static_cast<int>(script::check_int(L, 2)));
   return 0;
 }
-int stderr_is_terminal(lua_State* L) {
-  lua_pushboolean(L, ::isatty(STDERR_FILENO));
+int terminal_columns(lua_State* L) {  // of stderr's terminal; nil where it is none
+  const int columns = log::terminal_columns();
+  if (columns > 0)
+    lua_pushinteger(L, columns);
+  else
+    lua_pushnil(L);
   return 1;
 }
 int file_read(lua_State* L) {  // (path [, area])
@@ -53,13 +54,15 @@ int file_write(lua_State* L) {  // (path, bytes [, area]): atomic
   write_file_atomic(check_string(L, 1), check_string(L, 2), script::opt_string(L, 3, "file.write"));
   return 0;
 }
-int file_exists(lua_State* L) {  // (path) → "file" | "folder" | nil
+int file_exists(lua_State* L) {  // (path) → "file" | "folder" | "device" (also a pipe) | nil
   std::error_code ec;
   const auto status = fs::status(check_string(L, 1), ec);
   if (fs::is_directory(status))
     lua_pushliteral(L, "folder");
-  else if (fs::exists(status))
+  else if (fs::is_regular_file(status))
     lua_pushliteral(L, "file");
+  else if (fs::exists(status))
+    lua_pushliteral(L, "device");
   else
     lua_pushnil(L);
   return 1;
@@ -97,6 +100,45 @@ int hash_text(lua_State* L) {  // (text) → 16 hex digits
 // --- JSON
 // -------------------------------------------------------------------------------------------
 
+// The one field of an object that stands for a text which JSON cannot hold: its bytes, each as the
+// character of that number.
+constexpr const char* kBytes = "$bytes";
+
+// Whether the bytes are UTF-8, by nlohmann's own measure: its writer is what would refuse them.
+bool is_utf8(const std::string& text) {
+  if (std::all_of(text.begin(), text.end(), [](char c) { return (c & 0x80) == 0; })) return true;
+  try {
+    nlohmann::json(text).dump();
+    return true;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  }
+}
+
+nlohmann::ordered_json text_json(const std::string& text) {
+  if (is_utf8(text)) return text;
+  std::string characters;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte >= 0x80) characters += static_cast<char>(0xc0 | byte >> 6);
+    characters += static_cast<char>(byte >= 0x80 ? 0x80 | (byte & 0x3f) : byte);
+  }
+  return {{kBytes, characters}};
+}
+
+// The text that `text_json` made of bytes.
+std::string bytes_of(const std::string& characters) {
+  std::string text;
+  for (size_t i = 0; i < characters.size(); ++i) {
+    const auto c = static_cast<unsigned char>(characters[i]);
+    if (c < 0x80 || i + 1 == characters.size())
+      text += characters[i];
+    else
+      text += static_cast<char>((c & 0x3) << 6 | (characters[++i] & 0x3f));
+  }
+  return text;
+}
+
 nlohmann::ordered_json to_json(lua_State* L, int index, int depth) {
   if (depth > 100) fail(ErrorKind::state, "[json.encode] nested deeper than 100 levels");
   switch (lua_type(L, index)) {
@@ -110,7 +152,7 @@ nlohmann::ordered_json to_json(lua_State* L, int index, int depth) {
       return x;
     }
     case LUA_TSTRING:
-      return check_string(L, index);
+      return text_json(check_string(L, index));
     case LUA_TTABLE:
       break;
     default:
@@ -134,6 +176,8 @@ nlohmann::ordered_json to_json(lua_State* L, int index, int depth) {
     if (lua_type(L, -1) != LUA_TSTRING)
       fail(ErrorKind::state, "[json.encode] a key is a {}; expected strings", luaL_typename(L, -1));
     keys.push_back(check_string(L, -1));
+    if (!is_utf8(keys.back()))
+      fail(ErrorKind::state, "[json.encode] the key '{}' is not UTF-8", keys.back());
   }
   std::sort(keys.begin(), keys.end());
   auto object = nlohmann::ordered_json::object();
@@ -148,7 +192,9 @@ nlohmann::ordered_json to_json(lua_State* L, int index, int depth) {
 
 void push_json(lua_State* L, const nlohmann::json& j) {
   luaL_checkstack(L, 4, "JSON nested too deeply");
-  if (j.is_object()) {
+  if (j.is_object() && j.size() == 1 && j.contains(kBytes) && j[kBytes].is_string()) {
+    script::push_string(L, bytes_of(j[kBytes].get_ref<const std::string&>()));
+  } else if (j.is_object()) {
     lua_createtable(L, 0, static_cast<int>(j.size()));
     for (const auto& [key, value] : j.items()) {
       script::push_string(L, key);
@@ -172,6 +218,10 @@ void push_json(lua_State* L, const nlohmann::json& j) {
   }
 }
 
+int utf8(lua_State* L) {  // (text) → whether it is UTF-8
+  lua_pushboolean(L, is_utf8(check_string(L, 1)));
+  return 1;
+}
 int json_encode(lua_State* L) {  // (value [, indent]): keys sorted, numbers with 17 digits
   const int64_t indent = script::opt_int(L, 2, -1);
   lua_settop(L, 1);
@@ -200,8 +250,8 @@ int open(lua_State* L) {
   script::set_functions(L, {{"log", guarded<log_write>},
                             {"log_level", guarded<log_level>},
                             {"raw_line", guarded<raw_line>},
-                            {"stderr_write", guarded<stderr_write>},
-                            {"stderr_is_terminal", guarded<stderr_is_terminal>},
+                            {"set_status", guarded<set_status>},
+                            {"terminal_columns", guarded<terminal_columns>},
                             {"file_read", guarded<file_read>},
                             {"file_write", guarded<file_write>},
                             {"file_exists", guarded<file_exists>},
@@ -209,6 +259,7 @@ int open(lua_State* L) {
                             {"list_folder", guarded<list_folder>},
                             {"clock", guarded<clock_now>},
                             {"hash", guarded<hash_text>},
+                            {"is_utf8", guarded<utf8>},
                             {"json_encode", guarded<json_encode>},
                             {"json_decode", guarded<json_decode>}});
   for (const auto& [key, text] : {std::pair<const char*, std::string>{"version", kVersion},

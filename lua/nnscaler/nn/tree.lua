@@ -1,5 +1,6 @@
 --- The part of Module that walks the tree: names, paths, tied parameters. Order everywhere: a
 --- module's own fields as they were assigned, then its submodules, each the same way.
+local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local kinds = require 'nnscaler.nn.kinds'
 local sorted = require 'nnscaler.sorted'
@@ -16,8 +17,15 @@ local function adopt(module, names)
   for key in sorted.sorted_pairs(late) do names[#names + 1] = key end
 end
 
--- Lists in Lua count from 1, names from 0.
-local function spelled(key) return type(key) == 'number' and tostring(key - 1) or key end
+-- Lists in Lua count from 1, names from 0. Names stand in files, as UTF-8.
+local function spelled(key, module)
+  if type(key) == 'number' then return tostring(key - 1) end
+  if type(key) ~= 'string' or not base.is_utf8(key) then
+    fail('model', 'nn.names', ("a field of a %s has the name '%s'; expected a text in UTF-8")
+      :format(module.class_name, tostring(key)))
+  end
+  return key
+end
 
 local function join(path, name) return path == '' and name or path .. '.' .. name end
 
@@ -30,7 +38,7 @@ local function fields(module)
     local kind = kinds.of(value)
     if kind and not seen[key] then
       seen[key] = true
-      list[#list + 1] = { key = key, name = spelled(key), kind = kind, value = value }
+      list[#list + 1] = { key = key, name = spelled(key, module), kind = kind, value = value }
     end
   end
   return list

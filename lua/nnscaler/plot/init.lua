@@ -1,4 +1,6 @@
 --- Loss curves as SVG files.
+local base = require 'nnscaler._C.base'
+
 local M = {}
 
 local kWidth, kHeight = 860, 500
@@ -8,7 +10,11 @@ local kTrain, kVal = '#2f6fdb', '#d9730d'
 local kFont = 'font-family="Helvetica, Arial, sans-serif"'
 
 local entities = { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ['"'] = '&quot;' }
-local function escape(text) return (text:gsub('[&<>"]', entities)) end
+-- Of a text that is no UTF-8 the bytes that XML does not take become question marks.
+local function escape(text)
+  if not base.is_utf8(text) then text = text:gsub('[\128-\255]', '?') end
+  return (text:gsub('[&<>"]', entities))
+end
 
 --- Returns round values that cover a range: 4 to 9 of them, at 1, 2 or 5 times a power of ten.
 ---@param low number
