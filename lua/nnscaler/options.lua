@@ -76,16 +76,25 @@ function M.settings(job, world)
   return base.json_encode(out)
 end
 
---- How many devices a plan spans and how many ranks there are, after defaults.
+--- How many devices a plan spans and how many ranks there are, after defaults; refused where plans
+--- do not fill the ranks.
 ---@param policy string|function|nil
 ---@param config { plan_ngpus?: integer, runtime_ngpus?: integer }
 ---@param size integer ranks, where the configuration says nothing
 ---@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is cut
 function M.sizes(policy, config, size)
   local whole = policy == nil or policy == 'dp' or policy == 'fsdp'
-  return { whole = whole,
-    plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(policy) or size,
-    runtime_ngpus = config.runtime_ngpus or size }
+  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(policy) or size
+  local runtime_ngpus = config.runtime_ngpus or size
+  if runtime_ngpus % plan_ngpus ~= 0 then
+    fail('usage', 'runtime.ranks', config.runtime_ngpus
+      and ('compute_config.runtime_ngpus is %d; expected a multiple of plan_ngpus = %d'):format(
+        runtime_ngpus, plan_ngpus)
+      or ('compute_config.plan_ngpus is %d, but the run has %d rank(s); expected a multiple of %d')
+        :format(plan_ngpus, size, plan_ngpus),
+      ('a plan spans plan_ngpus devices: nnscaler run -n %d'):format(plan_ngpus))
+  end
+  return { whole = whole, plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus }
 end
 
 --- Options from their fields; what has a default may be left out.

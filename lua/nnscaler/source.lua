@@ -66,11 +66,11 @@ function Source:graph(args, training, known)
 end
 
 --- A cache of what is built of the graphs of this source, one for each specialisation.
----@param opts nnscaler.trace.CacheOpts build, obtain, version
+---@param opts nnscaler.trace.CacheOpts build, obtain, version, limit
 ---@return nnscaler.trace.Cache
 function Source:cache(opts)
   return trace.cache(self.model, { name = self.name, arg_names = self.arg_names, loss = self.loss,
-    build = opts.build, obtain = opts.obtain, version = opts.version })
+    build = opts.build, obtain = opts.obtain, version = opts.version, limit = opts.limit })
 end
 
 return M

@@ -45,10 +45,6 @@ function M.run(opts)
   end
   local config = job.compute_config or {}
   local world = options.of(job, config.runtime_ngpus or config.plan_ngpus or 1)
-  if world.runtime_ngpus % world.plan_ngpus ~= 0 then
-    fail('usage', 'compile.ranks', ('compute_config.runtime_ngpus is %d; expected a multiple of '
-      .. 'plan_ngpus = %d'):format(world.runtime_ngpus, world.plan_ngpus))
-  end
   if ranks.world_size() > 1 then
     fail('usage', 'compile.ranks', ('compile writes the programs of all ranks in one process; '
       .. 'this is one of %d'):format(ranks.world_size()), 'start it without a launcher')

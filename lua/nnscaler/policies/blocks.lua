@@ -4,6 +4,13 @@ local fail = require 'nnscaler.fail'
 
 local M = {}
 
+--- Keys of pas_config that say which pipeline.
+M.keys = {
+  pipeline_nstages = { 'integer', least = 1, also = 'auto' },
+  pipeline_chunks = { 'integer', least = 1 },
+  pipeline_scheduler = { 'text' },
+}
+
 -- Path of the innermost list entry that holds a module: 'model.layers.3' of 'model.layers.3.mlp'.
 local function block_of(module) return (module .. '.'):match '^(.-%.%d+)%.' end
 

@@ -4,7 +4,9 @@ local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
 local hooks = require 'nnscaler.policies.around'
+local keys = require 'nnscaler.policies.keys'
 local modules = require 'nnscaler.policies.module'
+local nearest = require('nnscaler._C.job').nearest
 local trace = require 'nnscaler.trace'
 
 local Graph = {}
@@ -40,10 +42,13 @@ end
 ---@return nnscaler.PolicyNode[]
 function Graph:nodes() return self.list end
 
+local kSelected = { op = { 'text' }, module = { 'text' } }
+
 ---Gets the nodes for which every given field matches: `op` (name or full), `module` (pattern).
 ---@param what { op?: string, module?: string }
 ---@return nnscaler.PolicyNode[]
 function Graph:select(what)
+  keys.check('plan.select', 'what is selected', '', what, kSelected)
   local out = {}
   for _, node in ipairs(self.list) do
     local ok = not what.op or node.name == what.op or node.op == what.op
@@ -170,14 +175,39 @@ function Graph:params()
   return out
 end
 
--- As many as were named, or as there are sizes.
-local function parts_of(where, parts)
+local kPlace = { input = { 'integer', least = 0 }, dim = { 'integer' }, uneven = { 'boolean' },
+  sizes = { 'table' }, in_turns = { 'boolean' }, parts = { 'integer', least = 1 } }
+local kExample = 'partition(node, { input = 0, dim = 0 }, 2)'
+
+-- As many as were named, or as there are sizes; what names no place is refused.
+local function parts_of(node, where, parts)
+  keys.check('plan.partition', ('the cut of %s'):format(node.op), '', where, kPlace)
+  if not where.input or not where.dim then
+    fail('plan', 'plan.partition', ('the cut of %s %s names no %s'):format(node.module, node.op,
+      where.input and 'dim' or 'input'), kExample)
+  end
   parts = parts or where.sizes and #where.sizes
   if not parts then
-    fail('plan', 'plan.partition', 'neither a number of parts nor sizes',
-      'partition(node, { input = 0, dim = 0 }, 2)')
+    fail('plan', 'plan.partition', 'neither a number of parts nor sizes', kExample)
   end
   return parts
+end
+
+-- The id of a node of this graph.
+local function id_of(self, node)
+  if type(node) ~= 'table' or self.list[(tonumber(node.id) or -1) + 1] ~= node then
+    fail('plan', 'plan.node', ('a %s is no operator of this graph; expected one of graph:nodes()')
+      :format(type(node)))
+  end
+  return node.id
+end
+
+-- Raises unless `value` is a list; returns it.
+local function a_list(area, what, value)
+  if type(value) ~= 'table' then
+    fail('plan', area, ('%s is a %s; expected a list'):format(what, type(value)))
+  end
+  return value
 end
 
 ---Cuts an operator along the dimension `where.dim` of its operand `where.input`, inside the parts
@@ -187,8 +217,8 @@ end
 ---@param parts? integer as many as sizes
 function Graph:partition(node, where, parts)
   self.beat()
-  self.builder:partition(node.id, where.input, where.dim, parts_of(where, parts), where.uneven,
-    where.sizes)
+  local id, count = id_of(self, node), parts_of(node, where, parts)
+  self.builder:partition(id, where.input, where.dim, count, where.uneven, where.sizes)
 end
 
 ---Tells why `partition` would refuse, or nil. With `where.in_turns`, also why the parts could not
@@ -196,29 +226,43 @@ end
 ---@return string?
 function Graph:refusal(node, where, parts)
   self.beat()
-  return self.builder:refusal(node.id, where.input, where.dim, parts_of(where, parts), where.uneven,
-    where.in_turns, where.sizes)
+  local id, count = id_of(self, node), parts_of(node, where, parts)
+  return self.builder:refusal(id, where.input, where.dim, count, where.uneven, where.in_turns,
+    where.sizes)
 end
 
 ---Tells what `partition` would do to each tensor: the dimension that it cuts, 'value' or
 ---'replicate'; nothing where it would refuse.
 ---@return { inputs: (integer|string)[], outputs: (integer|string)[] }?
 function Graph:split_of(node, where, parts)
-  return self.builder:split(node.id, where.input, where.dim, parts)
+  local id, count = id_of(self, node), parts_of(node, where, parts)
+  return self.builder:split(id, where.input, where.dim, count)
 end
 
 ---Gets every { input, dim } that the node's annotation lets be cut.
 ---@return { input: integer, dim: integer }[]
 function Graph:choices(node)
   local out = {}
-  for i, place in ipairs(self.builder:choices(node.id)) do
+  for i, place in ipairs(self.builder:choices(id_of(self, node))) do
     out[i] = { input = place[1], dim = place[2] }
   end
   return out
 end
 
-function Graph:replicate(node, parts) self.builder:replicate(node.id, parts) end
-function Graph:assign(node, devices) self.builder:assign(node.id, devices) end
+---Runs the whole operator on that many devices.
+---@param node nnscaler.PolicyNode
+---@param parts? integer all devices of its stage
+function Graph:replicate(node, parts)
+  local id = id_of(self, node)
+  self.builder:replicate(id, parts or #self.builder:stage_devices(self.builder:stage_of(id)))
+end
+
+---Puts the parts of an operator on devices, in order.
+---@param node nnscaler.PolicyNode
+---@param devices integer[]
+function Graph:assign(node, devices)
+  self.builder:assign(id_of(self, node), a_list('plan.assign', 'devices', devices))
+end
 
 -- One text for each pipeline rank: 'F0 F1 B0 B1', 'F0:1' with the stage in front.
 local function order_texts(orders)
@@ -233,6 +277,9 @@ local function order_texts(orders)
   return out
 end
 
+local kSchedule = { name = { 'text' }, micro_batches = { 'integer', least = 1 },
+  orders = { 'table' } }
+
 ---Says in which order the pipeline ranks run their stages: a predefined schedule by name, or
 ---{ name = 'custom', orders = …, micro_batches = n }. Without a number those of the job count.
 ---@param what string|{ name: string, micro_batches?: integer, orders?: (string|string[])[] }
@@ -241,22 +288,34 @@ end
 function Graph:schedule(what, micro_batches, chunks)
   local orders
   if type(what) == 'table' then
+    keys.check('plan.schedule', 'a schedule', '', what, kSchedule)
     if what.name == 'custom' then orders = order_texts(what.orders) end
     what, micro_batches = what.name or 'custom', what.micro_batches
   end
   self.builder:schedule(what, micro_batches or self.cfg.micro_batches or 1, chunks or 1, orders)
 end
-function Graph:weights(home) self.builder:weights(home) end
+---Says where weights rest: 'replicated', or 'sharded' over the scale units.
+---@param home string
+function Graph:weights(home)
+  if home ~= 'replicated' and home ~= 'sharded' then
+    local near = type(home) == 'string' and nearest(home, { 'replicated', 'sharded' })
+    fail('usage', 'plan.weights', ("'%s' is no home of weights; expected replicated or sharded")
+      :format(tostring(home)), near and ("did you mean '%s'?"):format(near) or nil)
+  end
+  self.builder:weights(home)
+end
 ---Whether the policy has partitioned, replicated or assigned the node yet.
 ---@return boolean
-function Graph:planned(node) return self.builder:planned(node.id) end
-function Graph:stage_of(node) return self.builder:stage_of(node.id) end
+function Graph:planned(node) return self.builder:planned(id_of(self, node)) end
+function Graph:stage_of(node) return self.builder:stage_of(id_of(self, node)) end
 function Graph:stage_devices(stage) return self.builder:stage_devices(stage) end
 
 -- Ids of a list of nodes.
-local function ids_of(nodes)
+local function ids_of(self, nodes)
   local ids = {}
-  for i, node in ipairs(nodes) do ids[i] = node.id end
+  for i, node in ipairs(a_list('plan.node', 'what is given', nodes)) do
+    ids[i] = id_of(self, node)
+  end
   return ids
 end
 
@@ -264,7 +323,10 @@ end
 ---@param first nnscaler.PolicyNode[]
 ---@param devices integer[][]
 function Graph:stage(first, devices)
-  self.builder:stage(ids_of(first), devices)
+  for _, list in ipairs(a_list('plan.stage', 'the devices', devices)) do
+    a_list('plan.stage', 'the devices of a stage', list)
+  end
+  self.builder:stage(ids_of(self, first), devices)
 end
 
 ---Runs nodes again in backward instead of keeping their results: those of a list, of a module, or
@@ -272,16 +334,19 @@ end
 ---@param what nnscaler.PolicyNode[]|nnscaler.PolicyModule|string
 function Graph:recompute(what)
   if type(what) ~= 'string' then
-    self.builder:recompute(ids_of(what.nodes and what:nodes() or what))
+    what = a_list('plan.recompute', 'what is given', what)
+    self.builder:recompute(ids_of(self, what.nodes and what:nodes() or what))
     return
   end
   local any = false
   for module in self:modules(what) do
     any = true
-    self.builder:recompute(ids_of(module:nodes()))
+    self.builder:recompute(ids_of(self, module:nodes()))
   end
   if not any then fail('plan', 'plan.recompute', ("no module matches '%s'"):format(what)) end
 end
+
+local kHooks = { before = { 'any' }, after = { 'any' }, meta = { 'text' } }
 
 ---Has functions run before and after a node, on every rank, with its local operands or results:
 ---f(meta, tensor…). They are named, as 'my.hooks.watch', since a plan is data. They may look at the
@@ -289,6 +354,8 @@ end
 ---@param node nnscaler.PolicyNode
 ---@param what { before?: string, after?: string, meta?: string }
 function Graph:hook(node, what)
+  local id = id_of(self, node)
+  keys.check('plan.hook', ('the hooks of %s'):format(node.op), '', what, kHooks)
   for _, key in ipairs { 'before', 'after' } do
     local name = what[key]
     if name ~= nil and type(name) ~= 'string' then
@@ -297,7 +364,7 @@ function Graph:hook(node, what)
     end
     if name then hooks.find(name) end
   end
-  self.builder:hooks(node.id, what)
+  self.builder:hooks(id, what)
 end
 
 ---Replicates every node that the policy has said nothing of over its stage's devices.

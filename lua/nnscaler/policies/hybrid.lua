@@ -3,8 +3,9 @@
 --- where the schedule wants several (default 2); the other devices of the plan cut tensors inside
 --- a stage along dimension 0 of operand 0.
 local blocks = require 'nnscaler.policies.blocks'
+local keys = require 'nnscaler.policies.keys'
 
-return function(graph, cfg)
+return keys.policy(blocks.keys, function(graph, cfg)
   local each = blocks.stages(graph, cfg, 'policies.hybrid', 2)
   if each > 1 then
     local where = { input = 0, dim = 0 }
@@ -15,4 +16,4 @@ return function(graph, cfg)
     end
   end
   graph:replicate_rest()
-end
+end)

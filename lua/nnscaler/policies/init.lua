@@ -5,6 +5,7 @@ local base = require 'nnscaler._C.base'
 local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local handle = require 'nnscaler.policies.handle'
+local keys = require 'nnscaler.policies.keys'
 local list = require 'nnscaler.policies.list'
 
 local M = {}
@@ -54,6 +55,8 @@ function M.resolve(policy)
   if type(policy) == 'function' then
     local where = debug.getinfo(policy, 'S')
     return policy, where.short_src .. ':' .. where.linedefined
+  elseif type(policy) ~= 'string' then
+    return expect_function(policy, 'of the recipe')
   end
   if M.is_builtin(policy) then return require('nnscaler.policies.' .. policy), policy end
   if policy:match('%.lua$') then
@@ -68,6 +71,19 @@ function M.resolve(policy)
       .. 'or are files: FILE.lua, PLAN.json')
   end
   return expect_function(found, policy)
+end
+
+---Raises when a job's pas_config has a key that its policy does not take, also where the policy
+---will not run, on one device.
+---@param policy string|function
+---@param config? table pas_config
+function M.check(policy, config)
+  if M.is_plan_file(policy) then
+    keys.check_config(policy, { keys = {} }, config or {})
+  else
+    local fn, name = M.resolve(policy)
+    keys.check_config(name, fn, config or {})
+  end
 end
 
 ---@class nnscaler.PolicyConfig
@@ -90,6 +106,7 @@ function M.run(graph, policy, cfg)
     return plan
   end
   local fn, name = M.resolve(policy)
+  keys.check_config(name, fn, cfg.pas_config or {})
   local g = handle.new(graph, cfg)
   local entries = fn(g, cfg)
   if entries ~= nil then list.apply(g, entries) end

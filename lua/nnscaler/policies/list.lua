@@ -9,12 +9,15 @@
 ---
 --- Stages ascend in program order; operators with one `recompute` name are one group.
 local fail = require 'nnscaler.fail'
+local nearest = require('nnscaler._C.job').nearest
 local sorted_keys = require('nnscaler.sorted').sorted_keys
 
 local M = {}
 
-local known = { node = true, partition = true, devices = true, stage = true, recompute = true,
-  stage_devices = true, pre_hook = true, post_hook = true, hook_meta = true }
+-- What an entry may hold; of which type, where anything but one would be a Lua error.
+local known = { node = 'table', partition = 'table', devices = 'table', stage = 'number',
+  recompute = true, stage_devices = 'table', pre_hook = 'string', post_hook = 'string',
+  hook_meta = 'string' }
 
 local function refuse(message, hint) fail('plan', 'policies.list', message, hint) end
 
@@ -32,8 +35,14 @@ local function by_node(graph, entries)
     end
     for _, key in ipairs(sorted_keys(entry)) do
       if not known[key] then
-        refuse(("entry %d (%s %s): unknown key '%s'"):format(i, node.module, node.op, key),
-          'keys are ' .. table.concat(sorted_keys(known), ', '))
+        local near = type(key) == 'string' and nearest(key, sorted_keys(known))
+        refuse(("entry %d (%s %s): unknown key '%s'"):format(i, node.module, node.op,
+          tostring(key)), near and ("did you mean '%s'?"):format(near)
+          or 'keys are ' .. table.concat(sorted_keys(known), ', '))
+      end
+      if known[key] ~= true and type(entry[key]) ~= known[key] then
+        refuse(("entry %d (%s %s): '%s' is a %s; expected a %s"):format(i, node.module, node.op,
+          key, type(entry[key]), known[key]))
       end
     end
     if of[node.id] then refuse(('%s %s has two entries'):format(node.module, node.op)) end
@@ -104,7 +113,7 @@ function M.apply(graph, entries)
     local entry = of[node.id]
     local count = #graph:stage_devices(graph:stage_of(node))
     local steps = entry.partition
-    if steps and steps.input then steps = { steps } end
+    if type(steps) == 'table' and #steps == 0 then steps = { steps } end
     for _, step in ipairs(steps or {}) do
       graph:partition(node, step, step.parts or not step.sizes and count or nil)
     end

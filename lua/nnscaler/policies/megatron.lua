@@ -10,9 +10,20 @@
 --- pipeline_nstages (1), pipeline_nmicros, pipeline_scheduler.
 local blocks = require 'nnscaler.policies.blocks'
 local fail = require 'nnscaler.fail'
+local keys = require 'nnscaler.policies.keys'
+local log = require('nnscaler.log').logger 'nnscaler.policies'
+local sorted = require 'nnscaler.sorted'
 
 local Layout = {}
 Layout.__index = Layout
+
+local function same(a, b)
+  if #a ~= #b then return false end
+  for i, n in ipairs(a) do
+    if n ~= b[i] then return false end
+  end
+  return true
+end
 
 local function is_cut(what) return type(what) == 'number' end
 
@@ -23,27 +34,41 @@ function Layout:is_linear(node)
   return weight and weight.role == 'parameter' and #weight.shape >= 2
 end
 
--- How a node is cut when its operands in `cut` (value id → dim) are: where, and the split; nothing
--- where it cannot be, or wants another operand cut that a layer made whole.
+-- Values and operators as messages show them.
+local function shape_of(value) return ('[%s]'):format(table.concat(value.shape, ', ')) end
+local function place_of(node)
+  return ('%s of %s'):format(node.op, node.module ~= '' and node.module or 'the model')
+end
+
+-- How a node is cut when its operands in `cut` (value id → dim) are: where, and the split; nil and
+-- why where it cannot be, or wants another operand cut that a layer made whole.
 function Layout:follow(node, cut)
   for i, id in ipairs(node.inputs) do
     if cut[id] then
       local where = { input = i - 1, dim = cut[id] }
       local split = self.graph:split_of(node, where, self.parts)
-      if not split then return nil end
+      if not split then
+        return nil, nil, ('%s cannot cut %s: %s'):format(place_of(node),
+          shape_of(self.values[id + 1]), self.graph:refusal(node, where, self.parts))
+      end
       for k, other in ipairs(node.inputs) do
         local wanted, value = split.inputs[k], self.values[other + 1]
         local free = value.producer == nil or not value.requires_grad
-        if cut[other] and wanted ~= cut[other] then return nil end
-        if is_cut(wanted) and not cut[other] and not free then return nil end
+        local clash = cut[other] and wanted ~= cut[other]
+        if clash or is_cut(wanted) and not cut[other] and not free then
+          -- A stream to which results are added is whole: nothing that a person could change.
+          if node.name == 'add' and same(value.shape, self.values[id + 1].shape) then return nil end
+          return nil, nil, ('%s reads operand %d, %s, which is not cut into %d parts with the '
+            .. 'others'):format(place_of(node), k - 1, shape_of(value), self.parts)
+        end
       end
       return where, split
     end
   end
 end
 
--- Follows linear layers cut by columns. Returns the cuts of nodes by id, or nothing when some path
--- does not end in a layer cut by rows or a loss over classes.
+-- Follows linear layers cut by columns. Returns the cuts of nodes by id; nil when some path does
+-- not end in a layer cut by rows or a loss over classes, and why, where other sizes would help.
 function Layout:columns(linears)
   local cut, places, ends, column = {}, {}, 0, { input = 1, dim = -2 }
   local function mark(node, split)
@@ -54,7 +79,10 @@ function Layout:columns(linears)
   end
   for _, node in ipairs(linears) do
     local split = self.graph:split_of(node, column, self.parts)
-    if not split then return nil end
+    if not split then
+      return nil, ('its weight %s: %s'):format(shape_of(self.values[node.inputs[2] + 1]),
+        self.graph:refusal(node, column, self.parts))
+    end
     places[node.id] = column
     mark(node, split)
   end
@@ -63,10 +91,10 @@ function Layout:columns(linears)
     for _, id in ipairs(node.inputs) do touched = touched or cut[id] ~= nil end
     if touched and not places[node.id] then
       if self.places[node.id] or self.graph:stage_of(node) ~= self.graph:stage_of(linears[1]) then
-        return nil
+        return nil, place_of(node) .. ' is cut in another way, or lies in another stage'
       end
-      local where, split = self:follow(node, cut)
-      if not where then return nil end
+      local where, split, why = self:follow(node, cut)
+      if not where then return nil, why end
       places[node.id] = where
       if self:is_linear(node) then
         if split.outputs[1] ~= 'value' then return nil end
@@ -99,8 +127,11 @@ function Layout:cut_columns_and_rows()
     for _, node in ipairs(linears) do
       if self.places[node.id] then return false end
     end
-    local places = self:columns(linears)
-    if not places then return false end
+    local places, why = self:columns(linears)
+    if not places then
+      for _, node in ipairs(linears) do self.why[node.id] = self.why[node.id] or why end
+      return false
+    end
     for _, node in ipairs(self.graph:nodes()) do
       if places[node.id] then self.places[node.id] = places[node.id] end
     end
@@ -136,12 +167,29 @@ function Layout:cut_table()
   end
 end
 
-local function same(a, b)
-  if #a ~= #b then return false end
-  for i, n in ipairs(a) do
-    if n ~= b[i] then return false end
+-- Linear layers that stay whole, by reason, as text; those of repeated blocks together.
+function Layout:whole()
+  local lines, by_reason = {}, {}
+  for _, node in ipairs(self.graph:nodes()) do
+    local why = not self.places[node.id] and self.why[node.id]
+    if why then
+      local reason = why:gsub('%.%d+', '.*')
+      local line = by_reason[reason]
+      if not line then
+        line = { reason = reason, names = {}, seen = {} }
+        by_reason[reason], lines[#lines + 1] = line, line
+      end
+      local name = node.module:gsub('%.%d+', '.*')
+      if not line.seen[name] then
+        line.seen[name] = true
+        table.insert(line.names, name)
+      end
+    end
   end
-  return true
+  for i, line in ipairs(lines) do
+    lines[i] = ('%s: %s'):format(table.concat(line.names, ', '), line.reason)
+  end
+  return lines
 end
 
 -- Cuts what makes values shaped as those between the pairs along the sequence.
@@ -169,17 +217,26 @@ function Layout:cut_sequence()
   end
 end
 
-return function(graph, cfg)
+local rules = { sequence_parallel = { 'boolean' }, vocab_parallel = { 'boolean' } }
+for name, rule in sorted.sorted_pairs(blocks.keys) do rules[name] = rule end
+
+return keys.policy(rules, function(graph, cfg)
   local config = cfg.pas_config or {}
   local parts = blocks.stages(graph, cfg, 'policies.megatron', 1)
   local layout = setmetatable({ graph = graph, parts = parts, values = graph.values, places = {},
+    why = {}, -- for linear layers by id, what keeps them whole
     vocab_parallel = config.vocab_parallel ~= false }, Layout)
   if parts > 1 then
     layout:cut_columns_and_rows()
     if not layout.stream then
       fail('plan', 'policies.megatron', ('no pair of linear layers can be cut by columns and rows '
-        .. 'into %d parts'):format(parts), "numbers of heads and inner widths must be divisible; "
-        .. "pas_policy='data' or 'tp' cut other models")
+        .. 'into %d parts\n  %s'):format(parts, table.concat(layout:whole(), '\n  ')),
+        "numbers of heads and inner widths must be divisible; pas_policy='data' or 'tp' cut other "
+        .. 'models')
+    end
+    for _, line in ipairs(layout:whole()) do
+      log.warning('every rank holds the whole of linear layers that cannot be cut into %d parts: '
+        .. '%s', parts, line)
     end
     if layout.vocab_parallel then layout:cut_table() end
     if config.sequence_parallel then layout:cut_sequence() end
@@ -189,4 +246,4 @@ return function(graph, cfg)
     end
   end
   graph:replicate_rest()
-end
+end)

@@ -48,4 +48,9 @@ function M.policy(graph, cfg)
   graph:replicate_rest()
 end
 
+M.keys = {
+  seed = { 'integer', least = 0 }, replicated = { 'number', least = 0, most = 1 },
+  uneven = { 'boolean' },
+}
+
 return setmetatable(M, { __call = function(_, graph, cfg) return M.policy(graph, cfg) end })
