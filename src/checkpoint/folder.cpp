@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace nns::checkpoint {
 namespace {
@@ -77,6 +79,32 @@ std::vector<Saved> whole_checkpoints(const std::string& save_dir) {
     return std::pair(a.step, a.epoch) < std::pair(b.step, b.epoch);
   });
   return out;
+}
+
+Claim::Claim(const std::string& save_dir) {
+  std::error_code ec;
+  fs::create_directories(save_dir, ec);
+  if (ec) cannot("make the folder", save_dir, ec.value());
+  if (::access(save_dir.c_str(), W_OK | X_OK) != 0) cannot("write to", save_dir, errno);
+  fd_ = ::open(save_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd_ < 0) cannot("open", save_dir, errno);
+  if (::flock(fd_, LOCK_EX | LOCK_NB) == 0) return;
+  const int reason = errno;
+  ::close(fd_);
+  fd_ = -1;
+  if (reason == EWOULDBLOCK)
+    throw Error(ErrorKind::usage,
+                fmt::format("[checkpoint.save_dir] another run writes to '{}'; expected a folder "
+                            "of this run alone",
+                            save_dir),
+                "set checkpoint.save_dir to another folder, or wait for that run to end");
+  // Some file systems have no locks of folders.
+  log::warning("nnscaler.checkpoint", "cannot tell whether another run writes to '{}': {}",
+               save_dir, std::strerror(reason));
+}
+
+Claim::~Claim() {
+  if (fd_ >= 0) ::close(fd_);
 }
 
 Draft::Draft(std::string save_dir, std::string name)

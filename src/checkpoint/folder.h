@@ -23,6 +23,19 @@ std::string folder_name(int64_t epoch, int64_t step);
 // Returns the whole checkpoints under a folder, oldest (by step, then epoch) first.
 std::vector<Saved> whole_checkpoints(const std::string& save_dir);
 
+// Keeps other runs out of a save folder, on all hosts that share it, while it lives: they are
+// refused. It makes the folder, and is refused itself where nothing can be written there.
+class Claim {
+ public:
+  explicit Claim(const std::string& save_dir);
+  ~Claim();
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+ private:
+  int fd_ = -1;
+};
+
 // A folder under a temporary name; removed again unless committed.
 class Draft {
  public:

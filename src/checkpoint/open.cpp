@@ -19,6 +19,7 @@ using script::guarded;
 using FilePtr = std::shared_ptr<const safetensors::File>;
 constexpr const char* kFileType = "nnscaler.SafetensorsFile";
 constexpr const char* kWriterType = "nnscaler.CheckpointWriter";
+constexpr const char* kClaimType = "nnscaler.CheckpointClaim";
 
 const safetensors::File& check_file(lua_State* L) {
   return *script::check_object<FilePtr>(L, 1, kFileType);
@@ -253,6 +254,15 @@ int whole_list(lua_State* L) {  // (save_dir) → list of { name, epoch, step },
   }
   return 1;
 }
+int claim(lua_State* L) {  // (save_dir) → an object that keeps other runs out until `release`
+  script::push_object<std::unique_ptr<Claim>>(L, kClaimType,
+                                              std::make_unique<Claim>(script::check_string(L, 1)));
+  return 1;
+}
+int claim_release(lua_State* L) {
+  script::check_object<std::unique_ptr<Claim>>(L, 1, kClaimType).reset();
+  return 0;
+}
 int real_path(lua_State* L) {  // (path) → path without links, or nil
   std::error_code ec;
   const auto path = std::filesystem::canonical(script::check_string(L, 1), ec);
@@ -279,11 +289,13 @@ int open_module(lua_State* L) {
                               {"copy_to", guarded<file_copy_to>}});
   script::make_type<std::unique_ptr<Writer>>(
       L, kWriterType, {{"save", guarded<writer_save>}, {"wait", guarded<writer_wait>}});
-  lua_createtable(L, 0, 8);
+  script::make_type<std::unique_ptr<Claim>>(L, kClaimType, {{"release", guarded<claim_release>}});
+  lua_createtable(L, 0, 9);
   script::set_functions(L, {{"read_safetensors", guarded<read_safetensors>},
                             {"write_safetensors", guarded<write_safetensors>},
                             {"writer", guarded<writer>},
                             {"list", guarded<whole_list>},
+                            {"claim", guarded<claim>},
                             {"real_path", guarded<real_path>},
                             {"point", guarded<point_to>},
                             {"checksum", guarded<text_checksum>}});

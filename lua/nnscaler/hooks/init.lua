@@ -11,7 +11,7 @@ local M = {}
 M.names = {
   'after_setup', -- (trainer)
   'on_load_checkpoint', -- (trainer, checkpoint) before anything of it is used
-  'after_load_checkpoint', -- (trainer, checkpoint)
+  'after_load_checkpoint', -- (trainer, checkpoint) with what hooks put into checkpoint.user
   'on_train_start', -- (trainer)
   'on_epoch_start', -- (trainer, epoch)
   'on_step_start', -- (trainer, step)
@@ -34,7 +34,7 @@ M.names = {
   'after_aggregate_val_step_outputs', -- (trainer, aggregated, val_loss)
   'on_val_end', -- (trainer, val_loss)
   'before_log_val_metrics', -- (trainer, metrics)
-  'on_save_checkpoint', -- (trainer, checkpoint) may add to checkpoint.user
+  'on_save_checkpoint', -- (trainer, checkpoint) may add plain data to checkpoint.user
   'on_epoch_end', -- (trainer, epoch)
   'on_train_end', -- (trainer)
   'on_finalize', -- (trainer) also after an error

@@ -41,9 +41,11 @@ local function check_position(t, state, path)
   end
 end
 
+--- Goes on from the checkpoint that the job names, if it is there.
 ---@param t nnscaler.Trainer
+---@return boolean whether it was
 function M.run(t)
-  if t.args.checkpoint.resume_from == nil then return end
+  if t.args.checkpoint.resume_from == nil then return false end
   local saved
   if t.sharing then
     saved = shared_checkpoint.open(t, find)
@@ -51,9 +53,10 @@ function M.run(t)
     local path = find(t)
     saved = path and checkpoint.open(path)
   end
-  if not saved then return end
+  if not saved then return false end
   local path = saved.path
   local weights, state = t.store:weights(), saved.state
+  saved.user = state.user or {}
   local filed = shapes.to_file(t.model, weights)
   t.hooks:fire('on_load_checkpoint', t, saved)
   saved:check(filed)
@@ -68,6 +71,7 @@ function M.run(t)
   t.saved_step, t.validated_step, t.last_checkpoint = t.step, t.step, path
   t.hooks:fire('after_load_checkpoint', t, saved)
   t.log.info('Resumed from %s after %d steps.', path, t.step)
+  return true
 end
 
 return M

@@ -63,7 +63,10 @@ function M.save(t)
       user = {},
     },
   }
+  local user = contents.state.user
+  contents.user = user
   t.hooks:fire('on_save_checkpoint', t, contents)
+  if contents.user ~= user then contents.state.user = contents.user end
   if t.rank == 0 then t.last_checkpoint = checkpoint.save(options.save_dir, contents) end
   if t.sharing then t.sharing:barrier() end
   t.saved_step = t.step

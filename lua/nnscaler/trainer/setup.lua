@@ -8,12 +8,15 @@ local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.format'
 local history = require 'nnscaler.trainer.history'
 local hooks = require 'nnscaler.hooks'
+local init_from = require 'nnscaler.trainer.init_from'
 local loaders = require 'nnscaler.trainer.loaders'
 local loggers = require 'nnscaler.loggers'
 local optim = require 'nnscaler.optim'
+local policies = require 'nnscaler.policies'
 local progress = require 'nnscaler.trainer.progress'
 local ranks = require 'nnscaler.ranks'
 local resume = require 'nnscaler.trainer.resume'
+local save_dir = require 'nnscaler.trainer.save_dir'
 local sample_of = require 'nnscaler.runtime.sample'
 local schedules = require 'nnscaler.schedules'
 local sharing = require 'nnscaler.runtime.sharing'
@@ -133,6 +136,7 @@ function M.build(t)
   local job = t.args
   ranks.join(job)
   ranks.agree(job)
+  policies.check(job.pas_policy or 'dp', job.pas_config)
   t.sharing = sharing.new(job)
   if t.sharing then
     t.rank, t.world_size = t.sharing.rank, t.sharing.size
@@ -149,6 +153,7 @@ function M.run(t)
   local job = t.args
   t.hooks = hooks.new(job.hook)
   M.build(t)
+  save_dir.claim(t)
   t.optimizer = optim.new(job.optimizer, t.engine.parameters)
   t.store = store.of_engine(t.model, t.engine, t.sharing)
   t.schedule = schedules.new(job.lr_scheduler, {
@@ -157,7 +162,7 @@ function M.run(t)
   })
   t.history = history.new()
   describe(t)
-  resume.run(t)
+  if not resume.run(t) then init_from.run(t) end
   t.progress = progress.new {
     bar = job.enable_progress_bar ~= false and t.rank == 0, log = t.log,
     every = job.log_progress_every_n_train_steps or 100, total = t.span.total_steps,
