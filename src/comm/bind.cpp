@@ -229,6 +229,18 @@ CommunicatorPtr join(const std::string& backend, const Launch& me, const Connect
   fail(ErrorKind::internal, "[comm.backend] {} has no way to join", backend);
 }
 
+// Where the mpi back end was chosen for lack of a word, and is not there: gloo, if an address says
+// where to meet (the supervisor of -n gives one). Else mpi, which says what is missing.
+std::string usable(std::string chosen, const std::string& wanted, int rank) {
+  if (chosen != "mpi" || wanted == "mpi" || std::getenv("MASTER_ADDR") == nullptr) return chosen;
+  const std::string problem = mpi_problem();
+  if (problem.empty() || !gloo_problem().empty()) return chosen;
+  if (rank == 0)
+    log::warning("nnscaler.comm",
+                 "the mpi back end cannot be used, so ranks are joined by gloo: {}", problem);
+  return "gloo";
+}
+
 // ([{ backend='auto', device='cpu', timeout_s=600, message_bytes=2^30 }]) → communicator, which
 // becomes the current one. A process joins once: a second call gives what the first gave.
 int connect(lua_State* L) {
@@ -240,8 +252,8 @@ int connect(lua_State* L) {
   const std::string wanted = script::field_string(L, 1, "backend", "auto");
   const Launch me = launch::read_launch();
   const c10::Device device(script::field_string(L, 1, "device", "cpu"));
-  const std::string backend =
-      choose_backend(wanted, me, launch::process_environment(), device.is_cuda());
+  const std::string backend = usable(
+      choose_backend(wanted, me, launch::process_environment(), device.is_cuda()), wanted, me.rank);
   lua_getfield(L, LUA_REGISTRYINDEX, kCurrent);
   if (!lua_isnil(L, -1)) {
     const auto& known = script::check_object<CommunicatorPtr>(L, -1, kCommunicator);

@@ -13,6 +13,8 @@ namespace {
 
 // Returns "" or why there is no GPU.
 std::string open_cuda() {
+  if (dlopen("libcuda.so.1", RTLD_LAZY) == nullptr)
+    return "no GPU: this machine has no CUDA driver";
   Dl_info info{};
   dladdr(reinterpret_cast<const void*>(&at::globalContext), &info);
   const auto folder =
@@ -24,7 +26,7 @@ std::string open_cuda() {
     const char* why = dlerror();
     return why != nullptr ? why : "dlopen failed";
   }
-  return at::hasCUDA() ? "" : "the driver reports no GPU";
+  return at::hasCUDA() ? "" : "no GPU: the driver reports none";
 }
 
 }  // namespace

@@ -44,11 +44,12 @@ local function processors(report)
   end
 end
 
+-- Returns whether a GPU can be used.
 local function libtorch(report)
   local ok, tensor = pcall(require, 'nnscaler._C.tensor')
   if not ok then
     table.insert(report.problems, tostring(tensor))
-    return
+    return false
   end
   local info = tensor.build_info()
   table.insert(report.lines, { 'LibTorch', ('%s, %s kernels'):format(
@@ -57,10 +58,15 @@ local function libtorch(report)
   table.insert(report.lines, { '  threads', ('%d'):format(tensor.get_num_threads()) })
   local has_cuda, reason = tensor.has_cuda()
   table.insert(report.lines, { 'devices', has_cuda and 'cpu, cuda' or 'cpu' })
-  if not has_cuda then table.insert(report.lines, { '  no cuda', reason }) end
+  if has_cuda then return true end
+  table.insert(report.lines, { '  no cuda', reason })
+  if not reason:find('^no GPU') then
+    table.insert(report.problems, 'the GPU of this machine cannot be used: ' .. reason)
+  end
+  return false
 end
 
-local function back_ends(report)
+local function back_ends(report, has_cuda)
   local ok, comm = pcall(require, 'nnscaler._C.comm')
   if not ok then return end -- LibTorch cannot be opened, and that was said
   local usable, missing = {}, {}
@@ -72,7 +78,13 @@ local function back_ends(report)
     end
   end
   table.insert(report.lines, { 'back ends', table.concat(usable, ', ') })
-  for _, line in ipairs(missing) do table.insert(report.lines, line) end
+  for _, line in ipairs(missing) do
+    table.insert(report.lines, line)
+    local name = line[1]:match '%S+$'
+    if name ~= 'nccl' or has_cuda then
+      table.insert(report.warnings, ('the back end %s cannot be used: %s'):format(name, line[2]))
+    end
+  end
 end
 
 local function library(report)
@@ -99,8 +111,7 @@ function M.examine()
   local jit = require 'jit'
   table.insert(report.lines, { 'LuaJIT', ('%s, compiler %s'):format(
     jit.version:gsub('^LuaJIT ', ''), jit.status() and 'on' or 'off') })
-  libtorch(report)
-  back_ends(report)
+  back_ends(report, libtorch(report))
   processors(report)
   return report
 end

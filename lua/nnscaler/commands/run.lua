@@ -15,7 +15,7 @@ local M = {}
 ---@field metrics? string
 ---@field log_level? string
 ---@field print_config? boolean
----@field ranks? integer rank threads of this process
+---@field ranks? integer how many this process starts
 
 --- Loads the job that the command line names, with its flags as changes.
 ---@param opts nnscaler.run.Opts
@@ -43,7 +43,7 @@ end
 
 -- Starts the ranks as processes: each is this command without -n.
 local function supervise(opts, loaded, count)
-  local comm = loaded.comm
+  local comm, backend = loaded.comm, loaded.comm.backend
   local arguments = { 'run', opts.job }
   for _, change in ipairs(opts.changes) do arguments[#arguments + 1] = change end
   for _, name in ipairs { 'metrics', 'log_level' } do
@@ -54,7 +54,8 @@ local function supervise(opts, loaded, count)
   end
   return launch.supervise { ranks = count, beat_s = comm.heartbeat_s, arguments = arguments,
     program = require('nnscaler._C.base').executable,
-    meets_by_tcp = comm.backend == 'gloo' or (loaded.device or ''):match '^cuda' ~= nil }
+    -- Also where gloo stands in for an mpi back end that is not there.
+    meets_by_tcp = backend ~= 'mpi' }
 end
 
 --- Trains; returns the exit code.
