@@ -22,6 +22,7 @@ local M = {}
 ---@field embedded boolean whether the model is a module inside a hand-written one
 ---@field device string
 ---@field seed integer
+---@field max_programs? integer kept at a time, one for each shape of the inputs
 ---@field bucket_cap_mb? number most MiB of gradients that one all-reduce sums
 ---@field hooked boolean whether hooks may change the model in a run
 ---@field forward_args? fun(sample): any ... arguments of forward for a sample
@@ -32,7 +33,8 @@ local required = { policy = true, pas_config = 'table', plan_ngpus = 'number',
   runtime_ngpus = 'number', whole = 'boolean', micro_batches = 'number', settings = 'string',
   folder = 'string', reuse = 'string', strategy = 'string', embedded = 'boolean',
   device = 'string', seed = 'number', hooked = 'boolean' }
-local optional = { name = 'string', bucket_cap_mb = 'number', forward_args = true }
+local optional = { name = 'string', bucket_cap_mb = 'number', forward_args = true,
+  max_programs = 'number' }
 
 local function check(fields)
   for key, value in sorted_pairs(fields) do
@@ -121,7 +123,7 @@ function M.of(job, size)
     settings = M.settings(job, sizes), folder = job.gen_savedir, reuse = job.gen_reuse,
     strategy = job.broadcast_strategy, device = job.device, seed = job.seed,
     bucket_cap_mb = config.reducer_bucket_cap_mb, forward_args = job.forward_args,
-    hooked = job.hook ~= nil,
+    hooked = job.hook ~= nil, max_programs = job.max_programs,
   }
 end
 

@@ -199,8 +199,12 @@ function Cache:get(args, training)
     end
     self.entries[oldest] = nil
     self.count = self.count - 1
-    log.warning('more than %d specialisations of %s: that for %s is dropped', self.limit,
-      self.name, oldest)
+    if not self.full then
+      log.warning('%s is called with more than %d shapes of its inputs: from now on the program '
+        .. 'used longest ago makes room for the next, and is made again when its shape comes back; '
+        .. 'max_programs=N keeps more', self.name, self.limit)
+    end
+    self.full = true
   end
   local start = base.clock()
   local function make(known)
@@ -212,8 +216,8 @@ function Cache:get(args, training)
   local value = self:known(hash) or self.build(graph)
   self.entries[key] = { value = value, used = self.clock, hash = hash }
   self.count = self.count + 1
-  log.info('%s specialised to %s in %.0f ms (%d in use)', self.name, key,
-    (base.clock() - start) * 1000, self.count)
+  log[self.full and 'debug' or 'info']('%s specialised to %s in %.0f ms (%d in use)', self.name,
+    key, (base.clock() - start) * 1000, self.count)
   return value
 end
 

@@ -397,11 +397,12 @@ bool Frame::integral() {
       lua_pop(L, 1);
     }
   }
-  integral_ = seen && all ? 1 : 0;
+  integral_ = (seen ? all : whole_numbers) ? 1 : 0;
   return integral_ > 0;
 }
 
 const Overload& resolve(Frame& frame, const Operator& op, Call& call) {
+  frame.whole_numbers = op.name.starts_with("aten::arange");
   for (const Pass pass : {Pass::strict, Pass::wrapped, Pass::gathered})
     for (const Overload& overload : op.overloads)
       if (match(frame, overload, pass, call, nullptr)) return overload;

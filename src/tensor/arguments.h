@@ -22,7 +22,9 @@ struct Frame {
   std::vector<int> sources;  // for each schema argument its stack index if positional, else 0
 
   // Whether integral numbers stay integers: there is a tensor, and none is floating or complex.
+  // Without any tensor the operator decides: of whole numbers arange makes int64, as in PyTorch.
   bool integral();
+  bool whole_numbers = false;
 
  private:
   int integral_ = -1;

@@ -284,7 +284,24 @@ std::vector<at::Tensor> tensors_at(lua_State* L, int index) {
   return list;
 }
 
+// Programs have one derivative, made when the graph is lowered.
+void refuse_traced_gradients(lua_State* L, int index) {
+  const auto refuse = [L](const Box& box) {
+    refuse_traced(L, box, "T.grad",
+                  "a program has no gradients of gradients; eager=true trains such a model");
+  };
+  if (const Box* box = test_box(L, index)) return refuse(*box);
+  const size_t n = lua_istable(L, index) ? lua_objlen(L, index) : 0;
+  for (size_t i = 1; i <= n; ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    if (const Box* box = test_box(L, -1)) refuse(*box);
+    lua_pop(L, 1);
+  }
+}
+
 int gradients(lua_State* L) {  // (outputs, inputs [, options]) → list of gradients, false for none
+  refuse_traced_gradients(L, 1);
+  refuse_traced_gradients(L, 2);
   const auto outputs = tensors_at(L, 1), inputs = tensors_at(L, 2);
   std::vector<at::Tensor> seeds;
   bool retain = false, create = false, unused = false;

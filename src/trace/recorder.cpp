@@ -462,14 +462,14 @@ graph::Graph Recorder::finish(std::vector<graph::Nest> outputs) {
       suspicious = suspicious || type.dtype == DType::boolean || type.shape.empty();
       used = used || consumed_[static_cast<size_t>(id)];
     }
-    if (suspicious && !used)
+    if (suspicious && !used && !plainly_no_branch(node.loc.file, node.loc.line))
       throw Error(
           ErrorKind::model,
           fmt::format("[trace.branch] nothing uses {} that {} makes; {}",
                       to_string(graph_.value({node.outputs[0]}).type), node.op,
                       describe({node.module, node.loc, node.source_text, node.context})),
           "a branch on a tensor (`if t`, `t == 0`) sees no data while a model is traced: select "
-          "with `where`; if it is no branch, remove the line");
+          "with `where`; if it is no branch, compute it only where it is returned");
   }
   graph::verify(graph_);
   return std::move(graph_);

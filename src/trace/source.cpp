@@ -5,6 +5,7 @@
 #include <lua.hpp>
 #include <map>
 #include <mutex>
+#include <regex>
 #include <sstream>
 #include <string_view>
 #include <vector>
@@ -63,6 +64,31 @@ int return_line(const std::string& file, int first, int last) {
   for (int line = last; line >= first; --line)
     if (source_line(file, line).find("return") != std::string::npos) return line;
   return last;
+}
+
+bool plainly_no_branch(const std::string& file, int line) {
+  const auto& lines = lines_of(file);
+  if (line < 1 || static_cast<size_t>(line) > lines.size()) return false;
+  const std::string& text = lines[static_cast<size_t>(line) - 1];
+  static const std::regex assignment(R"(^(\s*)local\s+([A-Za-z_]\w*)\s*=[^=](.*)$)");
+  static const std::regex condition(R"(==|~=|\b(and|or|not|if|while|until)\b)");
+  std::smatch found;
+  if (!std::regex_match(text, found, assignment) || std::regex_search(text, condition))
+    return false;
+  const auto indent = static_cast<size_t>(found[1].length());
+  const std::regex name("\\b" + found[2].str() + "\\b");
+  const std::regex returned(R"(\breturn\b[^(]*$)");
+  for (size_t i = static_cast<size_t>(line); i < lines.size(); ++i) {
+    const std::string& below = lines[i];
+    const size_t first = below.find_first_not_of(" \t");
+    if (first == std::string::npos) continue;
+    if (first < indent) break;  // the end of the block
+    for (std::sregex_iterator at(below.begin(), below.end(), name), end; at != end; ++at) {
+      const std::string before = below.substr(0, static_cast<size_t>(at->position()));
+      if (!std::regex_search(before, returned)) return false;
+    }
+  }
+  return true;
 }
 
 SourceLoc place_of_return(lua_State* L, int index) {

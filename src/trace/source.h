@@ -15,6 +15,10 @@ std::string source_line(const std::string& file, int line);
 // Returns the last line in [first, last] that holds the word `return`, or `last`.
 int return_line(const std::string& file, int first, int last);
 
+// Whether the result of a line is plainly no condition: it goes into a local that the lines below
+// only return, if that ("local accuracy = …" of which evaluation alone returns the value).
+bool plainly_no_branch(const std::string& file, int line);
+
 // Returns the line of the model that is running: the innermost Lua frame outside the library's
 // plumbing. A frame that ended in a tail call (`return F.relu(x)`) is gone: then the line on which
 // the running module's forward returns, or `fallback` outside of modules.

@@ -97,7 +97,8 @@ describe('a parallel module', function()
       self.layers = nn.ModuleList { nn.Linear(3, 4), nn.BatchNorm2d(4) }
       self.head = nn.Linear(4, 3, { bias = false })
       self.tied = self.head.weight
-      self:register_buffer('ramp', function() return T.arange(3) * 1.0 end, { persistent = false })
+      self:register_buffer('ramp', function() return T.arange(3, { dtype = 'float32' }) end,
+        { persistent = false })
       self.drop = nn.Dropout(0.3)
     end
     function Net:forward(x)
@@ -172,7 +173,8 @@ describe('a parallel module', function()
     local Net = nn.class 'Net'
     function Net:init()
       self.fc = nn.Linear(2, 2)
-      self:register_buffer('ramp', function() return T.arange(2) * 1.0 end, { persistent = false })
+      self:register_buffer('ramp', function() return T.arange(2, { dtype = 'float32' }) end,
+        { persistent = false })
       self:register_buffer('kept', function() return T.ones { 2 } end)
     end
     function Net:forward(x) return self.fc(x) * self.kept + self.ramp end

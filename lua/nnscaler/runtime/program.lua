@@ -131,6 +131,7 @@ function M.new(model, job, shared, take)
   local function cache(training)
     return self.source:cache {
       version = self.fields and function() return self.fields:version() end,
+      limit = self.options.max_programs,
       build = function(graph) return self:build(graph, training) end,
       obtain = function(shapes, make)
         return self.pipeline:obtain_graph(shapes, training, make, self:together(training))

@@ -109,7 +109,8 @@ M.parts = {
 local Image = nn.class 'Image'
 function Image:init()
   self.conv, self.norm = nn.Conv2d(1, 4, 2, { bias = false }), nn.BatchNorm2d(4)
-  self:register_buffer('ramp', function() return T.arange(4) + 1.0 end, { persistent = false })
+  self:register_buffer('ramp', function() return T.arange(1, 5, { dtype = 'float32' }) end,
+    { persistent = false })
 end
 function Image:forward(x)
   return F.relu(self.norm(self.conv(x))):mean({ 2, 3 }) + self.ramp
