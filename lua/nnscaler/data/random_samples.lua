@@ -1,7 +1,8 @@
 --- A data set of random samples for trying things out: x uniform in [0, 1), y a random class; a
---- pure
---- function of seed and index.
+--- pure function of seed and index.
 local C = require 'nnscaler._C.data'
+local base = require 'nnscaler._C.base'
+local check = require 'nnscaler.nn.check'
 local T = require 'nnscaler.tensor'
 
 ---@class nnscaler.data.RandomSamples
@@ -26,12 +27,14 @@ end
 ---  different names differ
 ---@return nnscaler.data.RandomSamples
 return function(args)
-  local a = args or {}
-  local seed = a.seed or 0
-  if a.split and a.split ~= 'train' then
-    seed = seed + tonumber(require('nnscaler._C.base').hash(a.split):sub(1, 8), 16)
+  local a = check.options('data.random_samples', args,
+    { size = 100, width = 100, classes = 10, seed = 0, split = 'train' })
+  for _, name in ipairs { 'size', 'width', 'classes' } do
+    check.integer('data.random_samples', name, a[name])
   end
-  return setmetatable({
-    size = a.size or 100, width = a.width or 100, classes = a.classes or 10, seed = seed,
-  }, RandomSamples)
+  check.integer('data.random_samples', 'seed', a.seed, 0)
+  if a.split ~= 'train' then
+    a.seed = a.seed + tonumber(base.hash(tostring(a.split)):sub(1, 8), 16)
+  end
+  return setmetatable(a, RandomSamples)
 end

@@ -28,5 +28,6 @@ return function(options)
   for _, name in ipairs { 'vocab', 'block', 'size' } do
     check.integer('data.random_tokens', name, o[name])
   end
+  check.integer('data.random_tokens', 'seed', o.seed, 0)
   return setmetatable(o, RandomTokens)
 end

@@ -1,4 +1,5 @@
 --- A stack of linear layers with an activation between them, and a loss: the smallest model.
+local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
 local nn = require 'nnscaler.nn'
 
@@ -24,12 +25,13 @@ function MLP:init(a)
     fail('usage', 'models.mlp', ("loss '%s'; expected cross_entropy, mse or bce"):format(
       tostring(a.loss)))
   end
+  local dropout = check.probability('models.mlp', a.dropout or 0)
   self.layers = nn.Sequential()
   for i = 2, #a.sizes do
     self.layers:append(nn.Linear(a.sizes[i - 1], a.sizes[i], { bias = a.bias ~= false }))
     if i < #a.sizes then
       self.layers:append(activation())
-      if a.dropout and a.dropout > 0 then self.layers:append(nn.Dropout(a.dropout)) end
+      if dropout > 0 then self.layers:append(nn.Dropout(dropout)) end
     end
   end
   self.loss = loss()

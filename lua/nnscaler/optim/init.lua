@@ -56,6 +56,16 @@ local function without(t, key)
   return rest
 end
 
+-- Groups are a list of tables.
+local function check_groups(groups)
+  local all = type(groups) == 'table'
+  for _, group in ipairs(all and groups or {}) do all = all and type(group) == 'table' end
+  if not all or #groups ~= #sorted.sorted_keys(groups) then
+    fail('usage', 'optimizer.args', 'groups is no list of tables',
+      "groups = { { match = '*.bias', weight_decay = 0 } }")
+  end
+end
+
 --- Makes the optimizer of a job.
 ---@param config { type: string|table, args?: table } args.groups: a list of { match = pattern or
 ---  list of patterns, … } with options of its own; the first group that fits a name has it
@@ -69,6 +79,7 @@ function M.new(config, parameters)
   end
   local args, groups = without(config.args or {}, 'groups'), (config.args or {}).groups or {}
   local self = setmetatable({ kind = kind, options = {}, slots = {}, by_name = {} }, Optimizer)
+  check_groups(groups)
   self.options[1] = merge(kind, 'optimizer.args', args)
   self.lr = self.options[1].lr
   for i, group in ipairs(groups) do
