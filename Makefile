@@ -19,16 +19,13 @@ help: ## this list
 setup: ## install what building and running need
 	@tools/setup run
 
-$(build)/build.ninja: meson.build meson_options.txt
-	@$(if $(wildcard $(build)/build.ninja),true,CXX="$$(command -v ccache >/dev/null && echo ccache) g++" CXX_LD=mold $(meson) setup $(build) --prefix=$(PREFIX))
-
 build: setup ## compile (build/nnscaler)
-	@$(MAKE) --no-print-directory $(build)/build.ninja
+	@tools/configure $(build) $(PREFIX)
 	@ninja -C $(build)
 
 run: setup ## train a small GPT on Shakespeare and print a sample
-	@$(MAKE) --no-print-directory $(build)/build.ninja
-	@ninja -C $(build) nnscaler libnnscaler_torch.so
+	@tools/configure $(build) $(PREFIX)
+	@ninja -C $(build) program
 	$(bin) run recipes/nanogpt.lua preset=cpu checkpoint.save_dir=checkpoints/nanogpt
 	$(bin) generate checkpoints/nanogpt/last --tokens 400
 
@@ -54,7 +51,8 @@ format: ## rewrite C++ by .clang-format
 
 install: build ## install to PREFIX (default /usr/local)
 	@$(meson) configure $(build) -Dprefix=$(PREFIX)
-	@$(meson) install -C $(build)
+	@$(meson) install -C $(build) --no-rebuild
+	@tools/install_libtorch $(DESTDIR)$(PREFIX)
 
 clean: ## remove the build folder
 	@rm -rf $(build)

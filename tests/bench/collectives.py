@@ -2,7 +2,7 @@
 
     tests/bench/collectives.py --rounds 3
 
-The bare programs are shared/bench/collectives. Rounds alternate; printed are medians over rounds of
+The bare programs are all_reduce.c and torch/all_reduce.py. Rounds alternate; printed are medians over rounds of
 the median call, and the ratio of paired rounds.
 """
 import argparse
@@ -13,9 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-from compare import BIN, ROOT, SHARED, child, spread
+from compare import BIN, HERE, child, spread
 
-BARE = os.path.join(SHARED, "bench", "collectives")
 SIZES = [1024, 1 << 20, 64 << 20]
 MPIRUN = ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-np", "2"]
 TORCHRUN = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--standalone", "--nproc-per-node", "2"]
@@ -24,7 +23,7 @@ TORCHRUN = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--standa
 def medians(command):
     out, _ = child(command, env=dict(os.environ, OMP_NUM_THREADS="1"))
     rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    return {r["bytes"]: r["median_us"] for r in rows if r.get("op", "all_reduce") == "all_reduce"}
+    return {r["bytes"]: r["median_us"] for r in rows}
 
 
 def main():
@@ -32,14 +31,14 @@ def main():
     p.add_argument("--rounds", type=int, default=3)
     p.add_argument("--backends", nargs="+", choices=["mpi", "gloo"], default=["mpi", "gloo"])
     a = p.parse_args()
-    script = os.path.join(ROOT, "tests", "bench", "all_reduce.lua")
+    script, sizes = os.path.join(HERE, "all_reduce.lua"), [str(size) for size in SIZES]
     with tempfile.TemporaryDirectory() as folder:
-        bare = os.path.join(folder, "bench_mpi")
-        subprocess.run(["mpicc", "-O2", os.path.join(BARE, "bench_mpi.c"), "-o", bare], check=True)
+        bare = os.path.join(folder, "all_reduce")
+        subprocess.run(["mpicc", "-O2", os.path.join(HERE, "all_reduce.c"), "-o", bare], check=True)
         pairs = {
-            "mpi": ([*MPIRUN, BIN, script], [*MPIRUN, bare]),
+            "mpi": ([*MPIRUN, BIN, script], [*MPIRUN, bare, *sizes]),
             "gloo": ([*TORCHRUN, "--no-python", BIN, script],
-                     [*TORCHRUN, os.path.join(BARE, "bench_coll.py"), "--seconds", "1.5"]),
+                     [*TORCHRUN, os.path.join(HERE, "torch", "all_reduce.py"), *sizes]),
         }
         for name in a.backends:
             ours, theirs = pairs[name]

@@ -17,15 +17,23 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-SHARED = os.environ.get("NNSCALER_SHARED", os.path.join(os.path.dirname(ROOT), "shared"))
 BIN = os.environ.get("NNSCALER_BIN", os.path.join(ROOT, "build", "nnscaler"))
-TORCH = os.path.join(SHARED, "bench", "torch", "train_single.py")
+TORCH = os.path.join(HERE, "torch", "train.py")
 WARM_UP = 3
 
-PRESETS = {  # models of shared/bench/torch as presets of the recipe
+PRESETS = {  # models of torch/gpt.py as presets of the recipe
     "tiny": ["preset=tiny", "micro_batch_size=4"],
     "baby": ["preset=baby", "dropout=0", "micro_batch_size=12"],
 }
+
+
+CACHE = os.environ.get("XDG_CACHE_HOME", os.path.expanduser("~/.cache"))
+TEXT = os.path.join(CACHE, "nnscaler", "shakespeare.txt")  # both sides have its characters as tokens
+
+
+def vocabulary():
+    with open(TEXT, encoding="utf-8") as f:
+        return str(len(set(f.read())))
 
 
 def child(command, **keywords):
@@ -40,9 +48,7 @@ def child(command, **keywords):
 def train(recipe, steps, folder, changes):
     """Runs WARM_UP + steps steps of a recipe; returns the rows of its metrics that are steps."""
     metrics = os.path.join(folder, "metrics.jsonl")
-    data = os.path.join(SHARED, "data", "tinyshakespeare", "input.txt")
-    text = [f"data={data}"] if os.path.exists(data) else []
-    child([BIN, "run", recipe, *text, f"max_train_steps={WARM_UP + steps}", "checkpoint.no_save=true",
+    child([BIN, "run", recipe, f"data={TEXT}", f"max_train_steps={WARM_UP + steps}", "checkpoint.no_save=true",
            "max_val_steps=1", f"gen_savedir={folder}/gen", "--metrics", metrics, *changes], cwd=folder)
     with open(metrics) as f:
         return [row for row in map(json.loads, f) if "step_s" in row]
@@ -60,8 +66,9 @@ def ours(preset, threads, steps, extra=()):
 
 
 def torch(preset, threads, steps, compiled):
-    command = [sys.executable, TORCH, "--preset", preset, "--threads", str(threads), "--steps", str(steps),
-               "--warmup", str(WARM_UP), "--clip", "1.0"] + (["--compile"] if compiled else [])
+    command = [sys.executable, TORCH, "--mode", "compile" if compiled else "eager", "--preset", preset,
+               "--vocab", vocabulary(), "--threads", str(threads), "--steps", str(steps),
+               "--warm-up", str(WARM_UP), "--clip", "1.0"]
     row = json.loads(child(command)[0].strip().splitlines()[-1])
     return {"median": row["median_s"], "cpu": row["cpu_s"], "first": row["first_step_s"], "rss": row["peak_rss_mib"] * 2**20}
 

@@ -14,12 +14,10 @@ import statistics
 import sys
 import tempfile
 
-from compare import PRESETS, ROOT, SHARED, WARM_UP, child, spread, train
+from compare import PRESETS, ROOT, TORCH, WARM_UP, child, spread, train, vocabulary
 
-TORCH = os.path.join(SHARED, "bench", "torch")
 BATCH = {"tiny": 4, "baby": 12}  # samples of a step, all ranks together
-RIVALS = {"dp": ["train_dp.py", "--mode", "ddp"], "fsdp": ["train_dp.py", "--mode", "fsdp2"],
-          "pp": ["train_pp.py", "--micro", "4"], "tp": None}
+RIVALS = {"dp": "ddp", "fsdp": "fsdp", "pp": "pp", "tp": None}
 
 
 def ours(preset, policy, steps, backend):
@@ -34,11 +32,10 @@ def ours(preset, policy, steps, backend):
 
 
 def torch(preset, policy, steps):
-    script, *mode = RIVALS[policy]
     environment = dict(os.environ, OMP_NUM_THREADS="1")
     command = [os.path.join(os.path.dirname(sys.executable), "torchrun"), "--standalone", "--nproc-per-node", "2",
-               os.path.join(TORCH, script), *mode, "--preset", preset, "--threads", "1",
-               "--steps", str(steps), "--warmup", str(WARM_UP)]
+               TORCH, "--mode", RIVALS[policy], "--preset", preset, "--vocab", vocabulary(), "--threads", "1",
+               "--steps", str(steps), "--warm-up", str(WARM_UP)]
     out, _ = child(command, env=environment)
     rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
     return statistics.median(r["median_s"] for r in rows)
@@ -61,7 +58,7 @@ def main():
     print(f"{a.preset} GPT, {a.policy} on 2 ranks over {a.backend}, {a.rounds} rounds of {a.steps} steps")
     print(f"  step, ours         {statistics.median(first) * 1e3:9.3f} ms")
     if rival:
-        print(f"  step, PyTorch      {statistics.median(rival) * 1e3:9.3f} ms  ({' '.join(RIVALS[a.policy])})")
+        print(f"  step, PyTorch      {statistics.median(rival) * 1e3:9.3f} ms  ({RIVALS[a.policy]})")
         print(f"  ours / PyTorch     {spread([(x + z) / 2 / y for x, y, z in zip(first, rival, second)])}")
     print(f"  control            {spread([z / x for x, z in zip(first, second)])}", flush=True)
 

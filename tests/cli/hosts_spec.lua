@@ -19,8 +19,20 @@ for i = 1, 2 do
     name = 'host' .. i, address = '10.213.97.' .. i, folder = ('%s/host%d'):format(folder, i) }
 end
 
--- What the system says that lets nobody, or not this user, make them.
-local lacking = { 'not permitted', 'denied', 'not found', 'not supported', 'Unknown device type' }
+-- What the system says that lets nobody, or not this user, make them; in a chroot, whose root is no
+-- mount, nobody may change how mounts below it spread.
+local lacking = { 'not permitted', 'denied', 'not found', 'not supported', 'Unknown device type',
+  'make-rslave', 'filesystem propagation' }
+
+-- `ip netns add` mounts a folder of its own when it is first used, and leaves it.
+local kSpaces = '/run/netns'
+local function is_mounted() return select(2, shell.run('mountpoint -q ' .. kSpaces)) == 0 end
+local was_mounted = is_mounted()
+
+local function remove_hosts()
+  for _, host in ipairs(hosts) do shell.run('ip netns del ' .. host.space) end
+  if not was_mounted and is_mounted() then shell.run('umount ' .. kSpaces) end
+end
 
 -- Makes the two and the cable between them; returns why this system cannot.
 local function make()
@@ -40,6 +52,7 @@ local function make()
   lines[#lines + 1] = ('ip netns exec %s unshare --uts --mount true'):format(a.space)
   local said, code = shell.run(table.concat(lines, ' && '))
   if code == 0 then return nil end
+  remove_hosts()
   for _, words in ipairs(lacking) do
     if said:find(words, 1, true) then return said end
   end
@@ -47,7 +60,7 @@ local function make()
 end
 
 local function remove()
-  for _, host in ipairs(hosts) do shell.run('ip netns del ' .. host.space) end
+  remove_hosts()
   runs.remove()
 end
 

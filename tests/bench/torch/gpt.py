@@ -1,0 +1,76 @@
+"""GPT as nanoGPT builds it, for the comparisons with PyTorch: layer norms before each part, learned
+positions, one table for embedding and head, no biases. Blocks are modules of their own, so that a
+pipeline stage is a slice of the list."""
+import math
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+SIZES = {  # layers, heads, width, block, batch
+    "tiny": (4, 4, 64, 32, 4),
+    "baby": (6, 6, 384, 256, 12),
+}
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads):
+        super().__init__()
+        self.heads = heads
+        self.norm_1, self.norm_2 = (nn.LayerNorm(width, bias=False) for _ in range(2))
+        self.qkv = nn.Linear(width, 3 * width, bias=False)
+        self.merge = nn.Linear(width, width, bias=False)
+        self.widen = nn.Linear(width, 4 * width, bias=False)
+        self.narrow = nn.Linear(4 * width, width, bias=False)
+
+    def attend(self, x):
+        batch, length, width = x.shape
+        heads = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = heads.permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.merge(y.transpose(1, 2).reshape(batch, length, width))
+
+    def forward(self, x):
+        x = x + self.attend(self.norm_1(x))
+        return x + self.narrow(F.gelu(self.widen(self.norm_2(x))))
+
+
+class GPT(nn.Module):
+    """The blocks first … last - 1 of a model, with what lies before the first and after the last."""
+
+    def __init__(self, preset, vocab, first=0, last=None):
+        super().__init__()
+        layers, heads, width, block, _ = SIZES[preset]
+        last = layers if last is None else last
+        self.begins, self.ends = first == 0, last == layers
+        if self.begins:
+            self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(block, width)
+        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(first, last))
+        if self.ends:
+            self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, vocab, bias=False)
+        for name, weight in self.named_parameters():
+            if weight.dim() == 2:
+                inner = "merge" in name or "narrow" in name
+                nn.init.normal_(weight, std=0.02 / math.sqrt(2 * layers) if inner else 0.02)
+        if self.begins and self.ends:
+            self.head.weight = self.tokens.weight
+
+    def forward(self, x):
+        if self.begins:
+            x = self.tokens(x) + self.places.weight[: x.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return self.head(self.norm(x)) if self.ends else x
+
+
+def loss_of(logits, labels):
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+
+def batches(preset, vocab, count):
+    """Random tokens and those that follow them, of all ranks together."""
+    _, _, _, block, batch = SIZES[preset]
+    generator = torch.Generator().manual_seed(7)
+    for _ in range(count):
+        text = torch.randint(vocab, (batch, block + 1), generator=generator)
+        yield text[:, :-1].contiguous(), text[:, 1:].contiguous()
