@@ -28,8 +28,8 @@ describe('sums of gradients', function()
   local function reducer(overlap)
     local made = reducers.new {
       buckets = { { ranks = { 0, 1 }, names = { 'b' } }, { ranks = { 0, 1 }, names = { 'a' } } },
-      shares = { { name = 'a', shape = { 2 }, addends = 1 },
-        { name = 'b', shape = { 2 }, addends = 2 } },
+      shares = { { name = 'a', shape = { 2 }, dtype = 'float32', addends = 1 },
+        { name = 'b', shape = { 2 }, dtype = 'float32', addends = 2 } },
       places = { a = { table = gradients, key = 'a' }, b = { table = gradients, key = 'b' } },
       overlap = overlap,
     }
@@ -89,5 +89,42 @@ describe('sums of gradients', function()
 
   it('have no share before the first step', function()
     assert.is_nil(reducer(true):overlapped())
+  end)
+
+  it('copy nothing: gradients lie one after another in one tensor, which is summed', function()
+    local made = reducers.new {
+      buckets = { { ranks = { 0, 1 }, names = { 'b', 'a' } } },
+      shares = { { name = 'a', shape = { 2, 3 }, dtype = 'float64' },
+        { name = 'b', shape = { 4 }, dtype = 'float64' } },
+      places = { a = { table = gradients, key = 'a' }, b = { table = gradients, key = 'b' } },
+    }
+    local door = require 'nnscaler._C.tensor'
+    made:reset()
+    reducers.accumulate(gradients, 'a', T.full({ 2, 3 }, 2, { dtype = 'float64' }))
+    reducers.accumulate(gradients, 'a', T.full({ 2, 3 }, 1, { dtype = 'float64' }))
+    reducers.accumulate_copy(gradients, 'b', T.full({ 4 }, 5, { dtype = 'float64' }))
+    local _, before = door.live()
+    made:finish()
+    local _, after = door.live()
+    assert.equal(before, after)
+    assert.equal(0, made.copied)
+    assert.same({ 10, 10, 10, 10, 6, 6, 6, 6, 6, 6 }, made.buckets[1].flat:tolist())
+    made.buckets[1].flat:fill_(7)
+    assert.same({ 7, 7, 7, 7 }, gradients.b:tolist())
+    assert.same({ { 7, 7, 7 }, { 7, 7, 7 } }, gradients.a:tolist())
+    gradients.a, gradients.b = nil, nil
+    made:forget()
+    local _, left = door.live()
+    assert.equal(80, after - left)
+  end)
+
+  it('take zeros of a rank that has no gradient, and what was put elsewhere', function()
+    local made = reducer(false)
+    gradients.a = T.full({ 2 }, 3)
+    made:finish()
+    assert.same({ 6, 6 }, gradients.a:tolist())
+    assert.same({ 0, 0 }, gradients.b:tolist())
+    assert.equal(1, made.copied)
+    assert.is_true(made.absent.b)
   end)
 end)

@@ -167,6 +167,7 @@ function Engine:zero_grad()
       place.table[place.key] = nil
     end
   end
+  if self.reducer then self.reducer:forget() end
 end
 
 --- Gradient of a parameter: the sum over the micro-batches of n·dloss/dw, or nil without a path.

@@ -1,6 +1,8 @@
---- Sums gradients over ranks in buckets. A bucket starts as soon as the last backward of a step has
---- completed its gradients, always in the order of the program, so that all ranks agree; back ends
---- that work asynchronously overlap it with what is left of backward.
+--- Sums gradients over ranks in buckets. The gradients of a bucket lie one after another in a flat
+--- tensor, made at the first of them: addends are added there, and the sum is one all-reduce in
+--- place that copies nothing. A bucket starts as soon as the last backward of a step has completed
+--- its gradients, always in the order of the program, so that all ranks agree; back ends that work
+--- asynchronously overlap it with what is left of backward.
 local C = require 'nnscaler._C.runtime'
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler.runtime.groups'
@@ -8,27 +10,46 @@ local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
--- Table of gradients → key → what to call when an addend came; nil but in the last backward.
-local watched = nil
+-- Metatable of a table of gradients some of which lie in buckets.
+local Homes = {}
 
---- Adds to a gradient, as generated programs do.
+-- Puts a first addend where its gradient lies; false where that is nowhere in particular.
+function Homes:place(gradients, key, x)
+  local home = self.of[key]
+  if not home then return false end
+  local view = self.reducer:open(home.bucket)[home.index]
+  tensor.no_grad(view.copy_, view, x)
+  gradients[key] = view
+  return true
+end
+
+-- Notes that an addend came.
+function Homes:arrived(key)
+  local home = self.of[key]
+  if home and self.reducer.armed then self.reducer:count(home.bucket) end
+end
+
+--- Adds to a gradient and takes x over, as generated programs do.
 ---@param gradients table
 ---@param key string|integer
 ---@param x nnscaler.Tensor
 function M.accumulate(gradients, key, x)
-  C.accumulate(gradients, key, x)
-  if watched then M.arrived(gradients, key) end
+  local homes = getmetatable(gradients)
+  if homes and gradients[key] == nil and homes:place(gradients, key, x) then
+    C.release(x)
+  else
+    C.accumulate(gradients, key, x)
+  end
+  if homes then homes:arrived(key) end
 end
 
 --- The same for a tensor that is still read later.
 function M.accumulate_copy(gradients, key, x)
-  C.accumulate_copy(gradients, key, x)
-  if watched then M.arrived(gradients, key) end
-end
-
-function M.arrived(gradients, key)
-  local of = watched[gradients]
-  if of and of[key] then of[key]() end
+  local homes = getmetatable(gradients)
+  if not (homes and gradients[key] == nil and homes:place(gradients, key, x)) then
+    C.accumulate_copy(gradients, key, x)
+  end
+  if homes then homes:arrived(key) end
 end
 
 ---@class nnscaler.Sum of the gradient of one parameter
@@ -58,17 +79,21 @@ Reducer.__index = Reducer
 ---@return nnscaler.Reducer
 function M.new(options)
   local self = setmetatable({ places = options.places, device = options.device, buckets = {},
-    shares = {}, in_bucket = {}, watch = {}, overlap = options.overlap,
+    shares = {}, in_bucket = {}, overlap = options.overlap, copied = 0,
     times = { steps = 0, moving = 0, under_way = 0, waited = 0 } }, Reducer)
   for _, share in ipairs(options.shares) do self.shares[share.name] = share end
   for i, bucket in ipairs(options.buckets) do
     local own = { ranks = bucket.ranks, names = bucket.names }
     self.buckets[i] = own
-    for _, name in ipairs(bucket.names) do
+    for k, name in ipairs(bucket.names) do
       self.in_bucket[name] = true
       local place = self.places[name]
-      self.watch[place.table] = self.watch[place.table] or {}
-      self.watch[place.table][place.key] = function() self:count(own) end
+      local homes = getmetatable(place.table)
+      if not homes then
+        homes = { reducer = self, of = {}, place = Homes.place, arrived = Homes.arrived }
+        setmetatable(place.table, homes)
+      end
+      homes.of[place.key] = { bucket = own, index = k }
     end
   end
   if not self.overlap then -- one order for groups that meet in different programs
@@ -102,7 +127,37 @@ function Reducer:knows(name) return self.in_bucket[name] == true end
 
 --- Call at the start of a step.
 function Reducer:reset()
-  watched, self.started, self.absent = nil, 0, {}
+  self.armed, self.started, self.absent = false, 0, {}
+end
+
+--- Frees what gradients lie in; call when they are forgotten.
+function Reducer:forget()
+  for _, bucket in ipairs(self.buckets) do
+    -- Views that the collector has not met yet would keep the whole of it.
+    if bucket.flat then C.release(bucket.flat, unpack(bucket.views)) end
+    bucket.flat, bucket.views = nil, nil
+  end
+end
+
+-- The gradients of a bucket, as views of its flat tensor.
+function Reducer:open(bucket)
+  if bucket.views then return bucket.views end
+  local sizes, total, start = {}, 0, 0
+  for i, name in ipairs(bucket.names) do
+    local n = 1
+    for _, size in ipairs(self.shares[name].shape) do n = n * size end
+    sizes[i], total = n, total + n
+  end
+  bucket.flat = tensor.empty({ total }, { dtype = self.shares[bucket.names[1]].dtype,
+    device = self.device })
+  bucket.views = {}
+  for i, name in ipairs(bucket.names) do
+    local part = bucket.flat:narrow(0, start, sizes[i])
+    bucket.views[i] = part:view(self.shares[name].shape)
+    C.release(part)
+    start = start + sizes[i]
+  end
+  return bucket.views
 end
 
 --- Call before the last backward of a step.
@@ -113,7 +168,7 @@ function Reducer:arm(addends)
     bucket.left = 0
     for _, name in ipairs(bucket.names) do bucket.left = bucket.left + (addends[name] or 0) end
   end
-  watched = self.overlap and #self.buckets > 0 and self.watch or nil
+  self.armed = self.overlap
 end
 
 -- Notes that the sum of a bucket is there.
@@ -142,7 +197,9 @@ function Reducer:count(bucket)
   end
 end
 
--- A rank whose micro-batches were all empty adds zeros.
+--- Gradient of a parameter; a rank that has made none adds zeros.
+---@param name string
+---@return nnscaler.Tensor
 function Reducer:gradient(name)
   local place, share = self.places[name], self.shares[name]
   local gradient = place.table[place.key]
@@ -153,13 +210,27 @@ function Reducer:gradient(name)
   return gradient
 end
 
+-- Has every gradient of a bucket lie there: zeros where there is none, and what was put elsewhere,
+-- which is counted.
+function Reducer:fill(bucket)
+  for i, view in ipairs(self:open(bucket)) do
+    local name = bucket.names[i]
+    local place = self.places[name]
+    local gradient = place.table[place.key]
+    if not gradient then
+      view:zero_()
+      self.absent[name] = true
+    elseif not rawequal(gradient, view) then
+      view:copy_(gradient)
+      self.copied = self.copied + 1
+    end
+    place.table[place.key] = view
+  end
+end
+
 function Reducer:start(bucket)
   tensor.no_grad(function()
-    local parts = {}
-    for i, name in ipairs(bucket.names) do parts[i] = self:gradient(name):reshape { -1 } end
-    bucket.flat = #parts > 1 and tensor.cat(parts, 0) or parts[1]
-    -- Views that the collector has not met yet would keep whole gradients.
-    if #parts > 1 then C.release(unpack(parts)) end
+    self:fill(bucket)
     local times, began = self.times, base.clock()
     if times.moving == 0 then times.since = began end
     times.moving, bucket.moving = times.moving + 1, true
@@ -180,30 +251,17 @@ end
 
 --- Starts what is left and waits for all sums.
 function Reducer:finish()
-  watched = nil
+  self.armed = false
   for i = self.started + 1, #self.buckets do self:start(self.buckets[i]) end
   self.started = #self.buckets
-  tensor.no_grad(function()
-    self.times.steps = self.times.steps + 1
-    for _, bucket in ipairs(self.buckets) do
-      local asked = base.clock()
-      bucket.handle:wait()
-      self.times.waited = self.times.waited + base.clock() - asked
-      if bucket.moving then self:arrive(bucket) end
-      local start = 0
-      for _, name in ipairs(bucket.names) do
-        local gradient = self:gradient(name)
-        local n = gradient:numel()
-        local part = bucket.flat:narrow(0, start, n)
-        local view = part:view_as(gradient)
-        gradient:copy_(view)
-        C.release(part, view)
-        start = start + n
-      end
-      C.release(bucket.flat)
-      bucket.flat, bucket.handle = nil, nil
-    end
-  end)
+  self.times.steps = self.times.steps + 1
+  for _, bucket in ipairs(self.buckets) do
+    local asked = base.clock()
+    bucket.handle:wait()
+    self.times.waited = self.times.waited + base.clock() - asked
+    if bucket.moving then self:arrive(bucket) end
+    bucket.handle = nil
+  end
 end
 
 return M
