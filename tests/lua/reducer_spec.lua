@@ -128,3 +128,25 @@ describe('sums of gradients', function()
     assert.is_true(made.absent.b)
   end)
 end)
+
+describe('the sum of a real run', function()
+  it('comes late where that is asked, and is the same as beside backward', function()
+    local all = {}
+    local comm = require 'nnscaler._C.comm'
+    for r, text in ipairs(comm.run_local(2, 'tests.lua.support.late_sums_rank', '')) do
+      all[r] = base.json_decode(text)
+    end
+    for _, one in ipairs(all) do
+      assert.same(one.late, one.beside)
+      assert.same(one.late, one.again) -- nothing is summed twice
+      assert.equal(0, one.copied)
+    end
+    assert.same(all[1].late, all[2].late)
+    for i, row in ipairs(all[1].addend) do
+      for k, x in ipairs(row) do
+        assert.near(x + all[2].addend[i][k], all[1].late[i][k], 1e-5)
+        assert.truthy(math.abs(x - all[2].addend[i][k]) > 1e-6)
+      end
+    end
+  end)
+end)

@@ -20,8 +20,8 @@ M.names = {
   'on_train_step_start', -- (trainer, samples)
   'on_train_step_end', -- (trainer, outputs)
   'after_aggregate_train_step_outputs', -- (trainer, aggregated, train_loss)
-  'before_sync_grad', -- (trainer)
-  'after_sync_grad', -- (trainer)
+  'before_sync_grad', -- (trainer) gradients are addends of this rank
+  'after_sync_grad', -- (trainer) gradients are sums over the ranks
   'before_gnorm_clip', -- (trainer)
   'after_gnorm_clip', -- (trainer, gnorm)
   'before_optimizer_step', -- (trainer)

@@ -328,6 +328,7 @@ end
 ---@field on_loss? fun(k: integer, loss: nnscaler.Tensor, rest: any[]) gets the loss of micro-batch
 ---  k; otherwise it is released
 ---@field unsummed? boolean leave out the sum of gradients over ranks
+---@field late_sums? boolean leave it to `sum_gradients`
 
 --- Forward and backward of the micro-batches of one step, in the order of the schedule.
 ---@param samples any[]
@@ -343,6 +344,7 @@ function Engine:train_step(samples, context)
     shared:check_samples(samples, context.step or 0, self.fields and self.fields:version())
   end
   launch.at_phase 'forward'
+  local sums = not (context.unsummed or context.late_sums)
   local items, backwards = self:rounds(samples), 0
   local order = self:order(#items)
   for _, action in ipairs(order) do
@@ -357,7 +359,7 @@ function Engine:train_step(samples, context)
     else
       local pass = passes[key]
       backwards = backwards - 1
-      if shared and backwards == 0 and not context.unsummed then
+      if shared and backwards == 0 and sums then
         self.reducer:arm(pass.program.addends)
       end
       self:backward(pass, action.kind, context.seed_of)
@@ -381,16 +383,26 @@ function Engine:train_step(samples, context)
   end
   comm.flush()
   -- Sums of gradients come first on all ranks: some have started in backward.
-  if shared and not context.unsummed then self.reducer:finish() end
+  if shared and sums then self.reducer:finish() end
   self.buffer_contents:commit()
   if shared then
     local other = self.fields and self.fields.current ~= '' and 1 or 0
     for _, item in ipairs(items) do other = item.program.other and 1 or other end
     total, weight, other = unpack(shared:over_all { total, weight, other })
-    if other > 0 and not context.unsummed then presence.settle(self) end
+    if other > 0 and sums then presence.settle(self) end
+    self.owed = context.late_sums and { settle = other > 0 } or nil
   end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
+end
+
+--- Sums the gradients of a step over the ranks, where `late_sums` has left that to its caller.
+function Engine:sum_gradients()
+  local owed = self.owed
+  self.owed = nil
+  if not owed then return end
+  self.reducer:finish()
+  if owed.settle then presence.settle(self) end
 end
 
 -- Stages of this rank that a micro-batch goes through, ascending.

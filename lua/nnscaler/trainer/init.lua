@@ -22,6 +22,7 @@ local M = {}
 ---@field engine nnscaler.Engine
 ---@field optimizer nnscaler.Optimizer
 ---@field store nnscaler.Store
+---@field late_sums boolean whether gradients are summed over ranks after before_sync_grad
 ---@field schedule fun(step: integer): number learning rate after `step` steps
 ---@field train_loader table
 ---@field val_loader table|nil

@@ -41,6 +41,7 @@ end
 local function update(t, result)
   local hooks, optimizer = t.hooks, t.optimizer
   hooks:fire('before_sync_grad', t)
+  if t.late_sums then t.engine:sum_gradients() end
   hooks:fire('after_sync_grad', t)
   local lr = t.schedule(t.step)
   if result.weight == 0 then
@@ -79,7 +80,8 @@ function M.run(t)
   local samples = fetch(t)
   hooks:fire('on_train_step_start', t, samples)
   local computing = base.clock()
-  local result = t.engine:train_step(samples, { step = t.step, seed = t.seed })
+  local result = t.engine:train_step(samples, { step = t.step, seed = t.seed,
+    late_sums = t.late_sums })
   hooks:fire('on_train_step_end', t, result.outputs)
   hooks:fire('after_aggregate_train_step_outputs', t, result, result.loss)
   launch.at_phase 'update'
