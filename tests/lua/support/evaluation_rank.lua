@@ -1,7 +1,7 @@
 --- The evaluations of one training run on some ranks: losses, how many samples hooks saw, and how
 --- many messages were still to be handed over when a step or an evaluation ended.
 local base = require 'nnscaler._C.base'
-local comm = require 'nnscaler.runtime.comm'
+local comm = require 'nnscaler.runtime.groups'
 local job = require 'nnscaler.job'
 local nnscaler = require 'nnscaler'
 local trainer = require 'nnscaler.trainer'
