@@ -127,6 +127,7 @@ void StageLowering::forward() {
     }
     i = static_cast<size_t>(run.back()->id) + 1;
   }
+  copy_leaves_to_buffers(segment.instrs);
   if (!where_.is_last()) return;
   for (const Nest& nest : graph_.outputs)
     out_.program.outputs.push_back(convert(nest, segment.outputs));
@@ -266,21 +267,41 @@ void StageLowering::emit_hook(const Node& node, bool before, std::vector<Ref> te
 
 // The new content of a buffer is handed over where it is made.
 void StageLowering::update_buffers(const Node& node, std::vector<Instr>& instrs) {
+  for (auto [buffer, value] : graph_.buffer_updates)
+    if (std::find(node.outputs.begin(), node.outputs.end(), value) != node.outputs.end()) {
+      const Layout& home = held_[static_cast<size_t>(buffer)].use.layout;
+      update_buffer(buffer, value, slot_for({value}, {home, std::vector<bool>(home.axes.size())}),
+                    instrs);
+    }
+}
+
+// No call makes the new content where it is an input, or another leaf, as it is: the buffer gets a
+// copy, since who gave the input keeps it.
+void StageLowering::copy_leaves_to_buffers(std::vector<Instr>& instrs) {
   for (auto [buffer, value] : graph_.buffer_updates) {
-    if (std::find(node.outputs.begin(), node.outputs.end(), value) == node.outputs.end()) continue;
-    Instr instr;
-    instr.kind = InstrKind::update;
-    const OperandUse home{
-        held_[static_cast<size_t>(buffer)].use.layout,
-        std::vector<bool>(held_[static_cast<size_t>(buffer)].use.layout.axes.size())};
-    instr.args = {{"value", slot_for({value}, home)}};
-    instr.target = slot_of({buffer}).id;
-    instr.node = node.id;
-    instr.module = node.module;
-    instr.loc = node.loc;
-    if (const auto factor = decay_of(buffer, value)) instr.args.push_back({"decay", *factor});
-    instrs.push_back(std::move(instr));
+    if (graph_.value({value}).producer >= 0 || !where_.rests_here(buffer)) continue;
+    e_.write_to(instrs);
+    const Layout& home = held_[static_cast<size_t>(buffer)].use.layout;
+    const Ref slot = slot_for({value}, {home, std::vector<bool>(home.axes.size())});
+    const Ref copy =
+        e_.call_typed("aten::clone", {{"self", slot}, {"memory_format", std::monostate{}}},
+                      {e_.type(slot)})
+            .front();
+    out_.program.slots.back().name = "copy";
+    update_buffer(buffer, value, copy, instrs);
   }
+}
+
+void StageLowering::update_buffer(int buffer, int value, Ref content, std::vector<Instr>& instrs) {
+  Instr instr;
+  instr.kind = InstrKind::update;
+  instr.args = {{"value", content}};
+  instr.target = slot_of({buffer}).id;
+  instr.node = e_.origin().node;
+  instr.module = e_.origin().module;
+  instr.loc = e_.origin().loc;
+  if (const auto factor = decay_of(buffer, value)) instr.args.push_back({"decay", *factor});
+  instrs.push_back(std::move(instr));
 }
 
 // How much of a buffer its new content keeps, by which units that each run some of the

@@ -66,6 +66,8 @@ class StageLowering {
   void receive_gradients(std::vector<std::pair<Ref, Ref>>& seeds);
   void send_gradients(const std::vector<Ref>& gradients);
   void update_buffers(const graph::Node& node, std::vector<Instr>& instrs);
+  void copy_leaves_to_buffers(std::vector<Instr>& instrs);
+  void update_buffer(int buffer, int value, Ref content, std::vector<Instr>& instrs);
   std::optional<double> decay_of(int buffer, int value) const;
   void name_slots(const std::vector<Instr>& instrs, size_t first);
   graph::Nest convert(const graph::Nest& nest, std::vector<int>& outputs);

@@ -157,9 +157,14 @@ Resting resting(const Graph& graph, const std::vector<int>& stages) {
     }
   for (int id : results_at_rest(graph))
     out[graph.value({id}).name].insert(last_stage(graph, stages));
-  for (const auto& [buffer, content] : graph.buffer_updates)
-    if (const int producer = graph.value({content}).producer; producer >= 0)
-      out[graph.value({buffer}).name] = {stages[static_cast<size_t>(producer)]};
+  for (const auto& [buffer, content] : graph.buffer_updates) {
+    const graph::Value& value = graph.value({content});
+    if (value.producer >= 0)
+      out[graph.value({buffer}).name] = {stages[static_cast<size_t>(value.producer)]};
+    else if (rests(value))  // a copy of a weight is made where that rests
+      out[graph.value({buffer}).name] = {
+          *out.try_emplace(value.name, std::set{0}).first->second.begin()};
+  }
   for (const auto& value : graph.values)
     if (rests(value)) out.try_emplace(value.name, std::set<int>{0});
   return out;

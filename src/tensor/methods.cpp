@@ -60,13 +60,14 @@ void push_kind(lua_State* L, Door&, Box& box) {
                          : box.traced    ? "traced"
                                          : "real");
 }
-// In a run of several ranks parameters have no values of their own: the engine says what this rank
-// holds of them. Key of the registry's table: address of a parameter → { parameter, tensor }.
+// In a run of several ranks the values of parameters and buffers are what the engine holds: it says
+// which part of them this rank has. Key of the registry's table: address of a parameter → {
+// parameter, tensor }.
 constexpr const char* kHeld = "nnscaler.held";
 
 // Pushes what this rank holds of a parameter; pushes nothing where the engine has said nothing.
 bool push_held(lua_State* L, const Box& box) {
-  if (!box.parameter || box.parameter->data.defined()) return false;
+  if (!box.parameter) return false;
   luaL_newmetatable(L, kHeld);
   lua_pushlightuserdata(L, box.parameter.get());
   lua_rawget(L, -2);

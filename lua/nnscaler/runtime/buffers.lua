@@ -17,6 +17,17 @@ Buffers.__index = Buffers
 ---@return nnscaler.Buffers
 function M.new(list) return setmetatable({ list = list }, Buffers) end
 
+-- Releases tensors, each once: a micro-batch may write one to several buffers.
+local function release(list, kept)
+  local gone = kept or {}
+  for _, x in ipairs(list) do
+    if not gone[x] then
+      gone[x] = true
+      C.release(x)
+    end
+  end
+end
+
 --- Says how buffers are put together over scale units.
 ---@param decays table<string, number> by name
 ---@param across integer[] ranks of the units that hold the same parts
@@ -28,6 +39,7 @@ end
 --- Takes over what a micro-batch wrote.
 ---@param read? boolean whether a backward to come may read what was there before
 function Buffers:turn(read)
+  local old, kept = {}, {}
   for _, buffer in ipairs(self.list) do
     local content = buffer.contents[buffer.key]
     if content then
@@ -37,22 +49,22 @@ function Buffers:turn(read)
           return content - buffer.table[buffer.key] * buffer.decay
         end))
       end
-      if buffer.pending and not read then C.release(buffer.pending) end
+      old[#old + 1], kept[content] = buffer.pending, true
       buffer.pending, buffer.contents[buffer.key] = content, nil
       buffer.table[buffer.key] = content
     end
   end
+  if not read then release(old, kept) end
 end
 
 --- Drops what a micro-batch wrote.
 function Buffers:drop()
+  local dropped = {}
   for _, buffer in ipairs(self.list) do
-    local content = buffer.contents[buffer.key]
-    if content then
-      C.release(content)
-      buffer.contents[buffer.key] = nil
-    end
+    dropped[#dropped + 1] = buffer.contents[buffer.key]
+    buffer.contents[buffer.key] = nil
   end
+  release(dropped)
 end
 
 -- What all units added to a buffer: list by micro-batch of lists by unit.
@@ -71,13 +83,15 @@ end
 function Buffers:commit(read)
   tensor.no_grad(function()
     if self.across then return self:commit_shared() end
+    local done = {}
     for _, buffer in ipairs(self.list) do
       if buffer.pending then
         buffer.data:copy_(buffer.pending)
-        if not read then C.release(buffer.pending) end
+        done[#done + 1] = buffer.pending
         buffer.table[buffer.key], buffer.pending = buffer.data, nil
       end
     end
+    if not read then release(done) end
   end)
 end
 

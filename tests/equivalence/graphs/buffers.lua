@@ -6,17 +6,21 @@ local nn = require 'nnscaler.nn'
 
 local M = {}
 
--- `write(self, x)` gets the mean over a micro-batch of what the last layer makes, without history.
+-- `write(self, x, s)` gets the mean over a micro-batch of what the last layer makes, without
+-- history.
 local function form(name, write, more)
   local Net = nn.class 'Net'
   function Net:init()
     self.a, self.b, self.c = nn.Linear(3, 4), nn.Linear(4, 4), nn.Linear(4, 2)
     self:register_buffer('mean', T.full({ 2 }, 0.5, { dtype = 'float64' }))
     self:register_buffer('count', T.zeros({}, { dtype = 'int64' }))
+    self:register_buffer('other', T.zeros({ 2 }, { dtype = 'float64' }))
+    self:register_buffer('bias', T.zeros({ 2 }, { dtype = 'float64' }))
+    self:register_buffer('sample', T.zeros({ 4, 3 }, { dtype = 'float64' }))
   end
   function Net:forward(s)
     local y = self.c(self.b(self.a(s.x):tanh()):tanh())
-    if self.training then write(self, y:detach():mean(0)) end
+    if self.training then write(self, y:detach():mean(0), s) end
     return F.mse_loss(more and more(self, y) or y, s.y)
   end
   M[#M + 1] = { name = name, make = function() return Net():to 'float64' end,
@@ -42,6 +46,12 @@ form('quotients', function(self, x) self.mean:addcdiv_(x, x:square() + 1) end)
 form('a sum', function(self, x) self.mean:add_(x) end)
 form('a count', function(self) self.count:add_(1) end)
 form('the last one', function(self, x) self.mean:copy_(x) end)
+form('the last one, in two', function(self, x)
+  self.mean:copy_(x)
+  self.other:copy_(x)
+end)
+form('an input', function(self, _, s) self.sample:copy_(s.x) end)
+form('a copy of a weight', function(self) self.bias:copy_(self.c.bias:detach()) end)
 form('zero', function(self) self.mean:zero_() end)
 form('views of it', function(self, x)
   self.mean:view { 2, 1 }:mul_(0.5):add_(x:view { 2, 1 })
