@@ -37,7 +37,7 @@ std::map<std::string, std::set<std::string>> stored_fields(const std::string& te
 // Two stages of recomputed blocks whose weight gradients are apart: forward and backward both keep
 // something in a block's table.
 Programs recomputed() {
-  const GraphPtr graph = perceptrons(6);
+  const GraphPtr graph = alike(6);
   plan::Builder b(graph, 2, 2);
   int first = -1;
   for (const graph::Node& node : graph->nodes)

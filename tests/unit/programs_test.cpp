@@ -266,26 +266,27 @@ TEST_CASE("parts that take turns on a device") {
 }
 
 TEST_CASE("devices in any order") {
-  // Joined, reduced and scattered over devices that descend.
-  for (const bool descends : {false, true}) {
-    const GraphPtr graph = linears();
-    Builder b(graph, 2, 2);
-    for (const graph::Node& node : b.graph().nodes) {
-      if (node.op != "aten::linear") continue;
-      b.partition(node.id, 1, node.id % 2, 2);
-      if (descends) b.assign(node.id, {1, 0});
+  // Rows are gathered, columns summed, over devices that ascend and that descend.
+  for (const std::vector<int>& devices : {std::vector<int>{0, 1}, std::vector<int>{1, 0}})
+    for (int dim : {0, 1}) {
+      const GraphPtr graph = linears();
+      Builder b(graph, 2, 2);
+      for (const graph::Node& node : b.graph().nodes) {
+        if (node.op != "aten::linear") continue;
+        b.partition(node.id, 1, dim, 2);
+        b.assign(node.id, devices);
+      }
+      replicate_rest(b, 2);
+      const Programs programs = check_plan(graph, finished(b));
+      for (const auto& lowered : programs.ranks)
+        for (const auto& segment : lowered.program.segments)
+          for (const auto& instr : segment.instrs)
+            for (const auto& arg : instr.args)
+              if (arg.name == "group") {
+                const auto& group = std::get<Shape>(arg.value);
+                CHECK(std::is_sorted(group.begin(), group.end()));
+              }
     }
-    replicate_rest(b, 2);
-    const Programs programs = check_plan(graph, finished(b));
-    for (const auto& lowered : programs.ranks)
-      for (const auto& segment : lowered.program.segments)
-        for (const auto& instr : segment.instrs)
-          for (const auto& arg : instr.args)
-            if (arg.name == "group") {
-              const auto& group = std::get<Shape>(arg.value);
-              CHECK(std::is_sorted(group.begin(), group.end()));
-            }
-  }
 }
 
 TEST_CASE("tied weights are summed over the stages that hold them") {

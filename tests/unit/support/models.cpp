@@ -131,6 +131,21 @@ GraphPtr convolutions(bool training) {
       "output %loss\noutput { \"y\" = %y, \"n\" = 2 }\n");
 }
 
+GraphPtr alike(int blocks) {
+  std::string text = "graph \"Alike\" training\ninput %x0 \"x\": float64[4, 6]\n";
+  for (int i = 0; i < blocks; ++i) {
+    const std::string h = fmt::format("h.{}", i);
+    text += parameter(h + ".a.weight", "[6, 6]") + parameter(h + ".b.weight", "[6, 6]");
+    text += fmt::format(
+        "%a{0} = aten::linear(input=%x{0}, weight=%{1}.a.weight)  -- {1}.a\n"
+        "%r{0} = aten::relu(self=%a{0})  -- {1}\n"
+        "%b{0} = aten::linear(input=%r{0}, weight=%{1}.b.weight)  -- {1}.b\n"
+        "%x{2} = aten::relu(self=%b{0})  -- {1}\n",
+        i, h, i + 1);
+  }
+  return share(text + fmt::format("%loss = aten::sum(self=%x{})\noutput %loss\n", blocks));
+}
+
 GraphPtr linears() {
   const int widths[] = {8, 6, 10, 4, 8};
   std::string text = "graph \"Linears\" training\ninput %x0 \"x\": float64[4, 8]\n";

@@ -17,6 +17,8 @@ GraphPtr transformer(int blocks);
 // Convolution, batch norm with running statistics, two linear layers; mean squared error, and the
 // predictions as a second result.
 GraphPtr convolutions(bool training = true);
+// Blocks h.0 … of linear, relu, linear, relu: what enters a block has the name of what it makes.
+GraphPtr alike(int blocks);
 // Four linear layers of widths 8, 6, 10, 4, 8, and a sum.
 GraphPtr linears();
 // What a list of pipelines and cuts seldom has: a tensor that is cut, joined, reduced, indexed and
