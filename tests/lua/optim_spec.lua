@@ -223,3 +223,68 @@ describe('messages of optimizers', function()
         tensors = tensors { parameter = 'u', name = 'exp_avg', data = v } })
   end)
 end)
+
+describe('what an optimizer keeps', function()
+  local slots = require 'nnscaler.optim.slots'
+
+  -- Rows have one sum of squares each, in another dtype; beside it a tensor like the weight.
+  local rows = {
+    defaults = { lr = 0.1 },
+    slots = function()
+      return { 'mean', { name = 'row', dtype = 'float64',
+        shape = function(shape) return { shape[1] } end } }
+    end,
+    update = function(_, bucket)
+      for i, w in ipairs(bucket.parameters) do
+        bucket.row[i]:add_(bucket.gradients[i]:square():sum(1):to 'float64')
+        bucket.mean[i]:copy_(bucket.gradients[i])
+        w:sub_(bucket.gradients[i] * bucket.lr)
+      end
+    end,
+  }
+  local function made(kind, weight)
+    return optim.new({ type = kind }, { { name = 'w', data = weight, requires_grad = true } })
+  end
+
+  it('is declared before anything runs, and made so', function()
+    local w = T.ones { 2, 3 }
+    local optimizer = made(rows, w)
+    assert.same({ { parameter = 'w', name = 'mean', shape = { 2, 3 }, dtype = 'float32' },
+      { parameter = 'w', name = 'row', shape = { 2 }, dtype = 'float64' } }, optimizer:declared())
+    assert.equal(2 * 3 * 4 + 2 * 8, slots.bytes(optimizer))
+    optimizer:collect(function() return T.full({ 2, 3 }, 2) end)
+    optimizer:step(0.5)
+    local state = optimizer:state()
+    assert.same({ 12, 12 }, state.tensors[2].data:tolist())
+    assert.equal('float64', state.tensors[2].data.dtype)
+    local again = made(rows, T.ones { 2, 3 })
+    again:load_state(state)
+    state.tensors[2].data = T.zeros { 2 }
+    assert.error_matches(function() again:load_state(state) end,
+      "state 'row' of 'w' is float32; expected float64")
+    assert.same({ { 0, 0, 0 }, { 0, 0, 0 } }, w:tolist())
+  end)
+
+  it('is nothing where the kind keeps it itself', function()
+    local count = 0
+    local optimizer = made({ defaults = { lr = 1 }, update = function() count = count + 1 end },
+      T.ones { 2 })
+    assert.same({}, optimizer:declared())
+    optimizer:collect(function() return T.ones { 2 } end)
+    optimizer:step(1)
+    assert.equal(1, count)
+    assert.same({}, optimizer:state().tensors)
+  end)
+
+  it('has to lie as the part of a weight does', function()
+    local part = { w = { shape = { 2, 3 }, start = { 2, 0 } } }
+    assert.error_matches(function() slots.check_parts(made(rows, T.ones { 2, 3 }), part) end,
+      "the rank holds a part of 'w', whose slot 'row' has a shape of its own")
+    local own = { defaults = { lr = 1 }, update = function() end }
+    assert.error_matches(function() slots.check_parts(made(own, T.ones { 2, 3 }), part) end,
+      "a part of 'w', and the optimizer says neither slots nor elementwise")
+    own.elementwise = true
+    slots.check_parts(made(own, T.ones { 2, 3 }), part)
+    slots.check_parts(made(rows, T.ones { 2, 3 }), { w = { shape = { 2, 3 } } })
+  end)
+end)

@@ -1,6 +1,8 @@
 --- What `nnscaler compile` tells of the programs: memory of each rank before anything has run.
 local base = require 'nnscaler._C.base'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
+local optim = require 'nnscaler.optim'
+local slots = require 'nnscaler.optim.slots'
 local traffic = require 'nnscaler.runtime.traffic'
 local units = require 'nnscaler.units'
 
@@ -18,16 +20,30 @@ local function resident()
 end
 
 ---@param micro_batches integer of a unit, a step
-function M.new(micro_batches)
+---@param optimizer table of the job
+function M.new(micro_batches, optimizer)
   return setmetatable({ rows = {}, start = base.clock(), micro_batches = micro_batches,
+    optimizer = optimizer,
     written = 0, reused = 0 }, Report)
+end
+
+-- Memory of a program, with what the optimizer will keep.
+local function memory_of(optimizer, program)
+  local memory, parameters = program:memory(), {}
+  for i, leaf in ipairs(program:parameters()) do
+    parameters[i] = { name = leaf.name, data = leaf, requires_grad = leaf.addends > 0 }
+  end
+  memory.optimizer = slots.bytes(optim.new(optimizer, parameters))
+  memory.total = memory.total + memory.optimizer
+  return memory
 end
 
 --- Takes in the training program of a rank.
 ---@param rank integer
 ---@param program nnscaler.Program
 function Report:add(rank, program)
-  self.rows[#self.rows + 1] = { rank = rank, memory = program:memory(),
+  self.rows[#self.rows + 1] = { rank = rank,
+    memory = memory_of(self.optimizer, program),
     communication = traffic.line(program, program:traffic(), self.micro_batches) }
 end
 
@@ -47,21 +63,22 @@ function Report:log()
     if row.memory.total > top.memory.total then top = row end
   end
   local m = top.memory
-  log.info('Most memory: rank %d with %s without optimizer state (weights %s, gradients %s, '
-    .. 'activations %s)', top.rank, units.bytes(m.total), units.bytes(m.parameters),
-    units.bytes(m.gradients), units.bytes(m.peak))
+  log.info('Most memory: rank %d with %s (weights %s, gradients %s, optimizer %s, activations %s)',
+    top.rank, units.bytes(m.total), units.bytes(m.parameters), units.bytes(m.gradients),
+    units.bytes(m.optimizer), units.bytes(m.peak))
   log.info('%d program(s) of training in %.2f s, %s of memory', #self.rows,
     base.clock() - self.start, units.bytes(resident()))
 end
 
 --- Prints a line a rank.
 function Report:print()
-  print(('%6s %12s %12s %12s %12s %12s'):format('rank', 'weights', 'gradients', 'saved', 'peak',
-    'total'))
+  print(('%6s %12s %12s %12s %12s %12s %12s'):format('rank', 'weights', 'gradients', 'optimizer',
+    'saved', 'peak', 'total'))
   for _, row in ipairs(self.rows) do
     local m = row.memory
-    print(('%6d %12s %12s %12s %12s %12s'):format(row.rank, units.bytes(m.parameters),
-      units.bytes(m.gradients), units.bytes(m.saved), units.bytes(m.peak), units.bytes(m.total)))
+    print(('%6d %12s %12s %12s %12s %12s %12s'):format(row.rank, units.bytes(m.parameters),
+      units.bytes(m.gradients), units.bytes(m.optimizer), units.bytes(m.saved),
+      units.bytes(m.peak), units.bytes(m.total)))
   end
   print 'saved: kept by one micro-batch between forward and backward; peak: its activations'
   for _, row in ipairs(self.rows) do print(('rank %d: %s'):format(row.rank, row.communication)) end

@@ -6,6 +6,7 @@ local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local optim = require 'nnscaler.optim'
 local reducer = require 'nnscaler.runtime.reducer'
+local slots = require 'nnscaler.optim.slots'
 
 local M = {}
 
@@ -248,7 +249,11 @@ end
 function Optimizer:slots_of(name, counts)
   local slot = self.inner.by_name and self.inner.by_name[name]
   if not slot or (counts[name] or 0) == 0 then return {} end
-  return self.inner.kind.slots(self.inner.options[slot.group])
+  local names = {}
+  for i, declared in ipairs(slots.of(self.inner.kind, self.inner.options[slot.group])) do
+    names[i] = declared.name
+  end
+  return names
 end
 
 --- Takes a state of this rank back.

@@ -4,7 +4,10 @@
 ---
 --- `{ type = 'adamw', args = { lr = 1e-3, groups = { { match = '*.bias', weight_decay = 0 } } } }`
 --- A kind is a module { defaults, slots(options), update(self, bucket, options) }; a user's own
---- is found by `require`.
+--- is found by `require`. `slots` says before anything runs what the kind keeps of a parameter: a
+--- list of names, of tensors like the weight, or of { name =, dtype =, shape = function(shape) }
+--- where they are others. A kind without `slots` keeps its own state: it is not in checkpoints, its
+--- memory is unknown, and parts of weights take it only with `elementwise = true`.
 ---
 --- One step: `collect` gradients, `scale` them by 1/Σn and measure their norm (one pass, squares
 --- summed in float64), `clip` (a second pass, only where the norm is too large),
@@ -12,6 +15,7 @@
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
 local resolve = require 'nnscaler.resolve'
+local slots = require 'nnscaler.optim.slots'
 local sorted = require 'nnscaler.sorted'
 local state = require 'nnscaler.optim.state'
 
@@ -28,7 +32,7 @@ M.Optimizer = Optimizer
 
 local what = {
   key = 'optimizer.type', prefix = 'nnscaler.optim.', builtin = { 'adam', 'adamw', 'sgd' },
-  expects = 'an optimizer kind { defaults, slots, update }',
+  expects = 'an optimizer kind { defaults, update, slots }',
 }
 
 -- Options of a group: the kind's defaults, the job's arguments, the group's own.
@@ -73,7 +77,7 @@ end
 ---@return nnscaler.Optimizer
 function M.new(config, parameters)
   local kind = resolve(what, config.type)
-  if type(kind) ~= 'table' or not kind.defaults or not kind.slots or not kind.update then
+  if type(kind) ~= 'table' or not kind.defaults or not kind.update then
     fail('usage', what.key, ("'%s' is no optimizer; expected %s"):format(tostring(config.type),
       what.expects))
   end
@@ -96,6 +100,20 @@ function M.new(config, parameters)
     end
   end
   return self
+end
+
+--- What it keeps of the parameters once each was updated.
+---@return { parameter: string, name: string, shape: integer[], dtype: string }[]
+function Optimizer:declared()
+  local list = {}
+  for _, slot in ipairs(self.slots) do
+    for _, declared in ipairs(slots.of(self.kind, self.options[slot.group])) do
+      local shape, dtype = slots.type_of(declared, slot.data)
+      list[#list + 1] = { parameter = slot.name, name = declared.name, shape = shape,
+        dtype = dtype }
+    end
+  end
+  return list
 end
 
 --- Takes the gradients of this step.
@@ -189,13 +207,13 @@ end
 
 -- Makes the state tensors of parameters that are updated for the first time.
 function Optimizer:make_state(bucket, options)
-  for _, name in ipairs(self.kind.slots(options)) do
+  for _, declared in ipairs(slots.of(self.kind, options)) do
     local list = {}
     for i, slot in ipairs(bucket.slots) do
-      slot.tensors[name] = slot.tensors[name] or slot.data:zeros_like()
-      list[i] = slot.tensors[name]
+      slot.tensors[declared.name] = slot.tensors[declared.name] or slots.zeros(declared, slot.data)
+      list[i] = slot.tensors[declared.name]
     end
-    bucket[name] = list
+    bucket[declared.name] = list
   end
 end
 

@@ -20,6 +20,7 @@ local save_dir = require 'nnscaler.trainer.save_dir'
 local sample_of = require 'nnscaler.runtime.sample'
 local schedules = require 'nnscaler.schedules'
 local sharing = require 'nnscaler.runtime.sharing'
+local slots = require 'nnscaler.optim.slots'
 local store = require 'nnscaler.runtime.store'
 
 local M = {}
@@ -155,6 +156,7 @@ function M.run(t)
   M.build(t)
   save_dir.claim(t)
   t.optimizer = optim.new(job.optimizer, t.engine.parameters)
+  if t.sharing then slots.check_parts(t.optimizer, t.sharing.parts) end
   t.store = store.of_engine(t.model, t.engine, t.sharing)
   -- Who looks at gradients before they are summed finds the addends of this rank.
   t.late_sums = t.sharing ~= nil and t.hooks:any { 'before_sync_grad' }

@@ -1,0 +1,82 @@
+--- What a kind of optimizer keeps of each parameter, as it declares it: known before anything runs.
+local fail = require 'nnscaler.fail'
+
+local M = {}
+
+-- Bytes of an element.
+local width = { float64 = 8, float32 = 4, bfloat16 = 2, float16 = 2, int64 = 8, int32 = 4,
+  int16 = 2, int8 = 1, uint8 = 1, bool = 1 }
+
+---@class nnscaler.Slot of every parameter of a group
+---@field name string
+---@field dtype string|nil nil: the weight's
+---@field shape nil|fun(shape: integer[]): integer[] from the weight's; nil: the same
+
+--- The slots of a kind with these options; none of one that keeps its own state.
+---@param kind table
+---@param options table
+---@return nnscaler.Slot[]
+function M.of(kind, options)
+  local list = {}
+  for i, slot in ipairs(kind.slots and kind.slots(options) or {}) do
+    list[i] = type(slot) == 'string' and { name = slot } or slot
+  end
+  return list
+end
+
+--- A slot before the first update.
+---@param slot nnscaler.Slot
+---@param weight nnscaler.Tensor
+---@return nnscaler.Tensor
+function M.zeros(slot, weight)
+  if not slot.shape then
+    return slot.dtype and weight:zeros_like { dtype = slot.dtype } or weight:zeros_like()
+  end
+  return require('nnscaler.tensor').zeros(slot.shape(weight.shape),
+    { dtype = slot.dtype or weight.dtype, device = weight.device })
+end
+
+--- Shape and dtype of a slot.
+---@param slot nnscaler.Slot
+---@param weight { shape: integer[], dtype: string }
+---@return integer[] shape, string dtype
+function M.type_of(slot, weight)
+  return slot.shape and slot.shape(weight.shape) or weight.shape, slot.dtype or weight.dtype
+end
+
+--- Bytes of all that an optimizer will keep.
+---@param optimizer nnscaler.Optimizer
+---@return integer
+function M.bytes(optimizer)
+  local total = 0
+  for _, slot in ipairs(optimizer:declared()) do
+    local elements = 1
+    for _, size in ipairs(slot.shape) do elements = elements * size end
+    total = total + elements * width[slot.dtype]
+  end
+  return total
+end
+
+--- Refuses an optimizer on parts of weights that does more with them than element by element.
+---@param optimizer nnscaler.Optimizer
+---@param parts table<string, { shape: integer[], start?: integer[] }> of this rank, by name
+function M.check_parts(optimizer, parts)
+  for _, slot in ipairs(optimizer.slots) do
+    local part = parts[slot.name]
+    if part and part.start and not optimizer.kind.slots and not optimizer.kind.elementwise then
+      fail('usage', 'optim.slots', ("the rank holds a part of '%s', and the optimizer says neither "
+        .. 'slots nor elementwise'):format(slot.name), 'a kind that updates each element by itself '
+        .. 'says elementwise = true')
+    end
+  end
+  for _, slot in ipairs(optimizer:declared()) do
+    local part = parts[slot.parameter]
+    if part and part.start
+      and table.concat(slot.shape, ' ') ~= table.concat(part.shape, ' ') then
+      fail('usage', 'optim.slots', ("the rank holds a part of '%s', whose slot '%s' has a shape of "
+        .. 'its own'):format(slot.parameter, slot.name), 'use a policy that leaves weights whole')
+    end
+  end
+end
+
+return M
