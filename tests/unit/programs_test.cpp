@@ -373,3 +373,31 @@ TEST_CASE("copies and casts take memory of their own") {
     CHECK(got.ranks[0].peak == bytes + (bytes == 64 ? 4 : 8));
   }
 }
+
+TEST_CASE("the text of a Program marks its blocks, whatever hash it has") {
+  const lower::Program program = lower::lower(*perceptrons(3)).program;
+  const std::string text = lower::to_text(program);
+  const auto count = [&](const std::string& line) {
+    size_t n = 0;
+    for (size_t at = text.find(line); at != std::string::npos; at = text.find(line, at + 1)) ++n;
+    return n;
+  };
+  for (const lower::Segment& segment : program.segments) {
+    REQUIRE(segment.blocks.size() == 3);
+    for (const lower::BlockRun& run : segment.blocks) {
+      // The mark, then the first instruction of the run.
+      const std::string mark = "  block " + std::to_string(run.body) + " " + run.path + "\n  %" +
+                               std::to_string(segment.instrs[run.first].outs.at(0)) + ": ";
+      INFO(mark);
+      CHECK(count(mark) == 1);
+    }
+  }
+  CHECK(count("\n  end\n") == 6);
+  lower::Program moved = program;
+  for (lower::Segment& segment : moved.segments)
+    for (lower::Instr& instr : segment.instrs) instr.loc = {"elsewhere.lua", 7};
+  CHECK(lower::hash(moved) == lower::hash(program));
+  CHECK(lower::to_text(moved) != text);
+  moved.segments[1].instrs.pop_back();
+  CHECK(lower::hash(moved) != lower::hash(program));
+}
