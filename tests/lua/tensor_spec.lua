@@ -194,7 +194,8 @@ describe('a parameter', function()
     assert.is_near(2, n:std():item(), 0.3)
     local t = made { kind = 'trunc_normal', std = 1, cut = 0.5 }
     assert.is_true(t:abs():max():item() <= 0.5)
-    local computed = made({ kind = 'buffer', compute = function() return T.arange(3) end }, { 3 })
+    local function ramp() return T.arange(3, { dtype = 'float32' }) end
+    local computed = made({ kind = 'buffer', compute = ramp }, { 3 })
     assert.same({ 0, 1, 2 }, computed:tolist())
     assert.matches("init.kind is 'xavier'", message(made, { kind = 'xavier' }), 1, true)
   end)
