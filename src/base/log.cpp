@@ -89,7 +89,8 @@ void raw_line(std::string_view text) {
 
 void set_status(std::string_view text, int columns) {
   const std::scoped_lock lock(g_status_mutex);
-  const std::string erased = erased_status();
+  std::string erased = erased_status();
+  if (erased.empty() && !text.empty()) erased = "\r\033[K";  // whatever stands in that line
   g_status = {std::string(text), columns};
   put(erased + g_status.text);
 }

@@ -55,7 +55,7 @@ function M.line(head, done, parts, columns)
   local tail, used = '', 0
   for i, part in ipairs(parts) do
     local more = (i > 2 and ', ' or ' ') .. part
-    if used + #more > room - (i == 1 and 0 or i > 2 and kBar or kLeastBar) then break end
+    if used + #more > room - (i == 1 and 0 or kLeastBar) then break end
     tail, used = tail .. more, used + #more
   end
   local bar = math.max(0, math.min(kBar, room - used))
