@@ -6,10 +6,11 @@ local shell = require 'tests.cli.support.shell'
 local case, remove = cases.new()
 local missing = select(2, shell.run 'command -v tmux') ~= 0
 
--- A server of tmux's own, so that nothing of a person's is touched.
-local socket = case.folder .. '/tmux'
+-- A server of its own for each terminal, so that nothing of a person's is touched, and none is
+-- asked that is about to end.
+local servers = 0
 local function tmux(command)
-  return shell.run(("env -u TMUX tmux -S '%s' %s"):format(socket, command))
+  return shell.run(("env -u TMUX tmux -S '%s/tmux%d' %s"):format(case.folder, servers, command))
 end
 teardown(function()
   if not missing then tmux 'kill-server' end
@@ -80,6 +81,7 @@ describe('the progress bar', function()
 
   local function start(columns)
     tmux 'kill-server'
+    servers = servers + 1
     local said, code = tmux(("-f /dev/null new-session -d -s bar -x %d -y 30 -c '%s' "
       .. "\"'%s' run job.lua\""):format(columns, case.folder, shell.binary))
     assert.equal(0, code, said)
