@@ -14,9 +14,10 @@ local sorted_keys = require('nnscaler.sorted').sorted_keys
 
 local M = {}
 
--- What an entry may hold; of which type, where anything but one would be a Lua error.
+-- What an entry may hold; of which type, where another would be a Lua error. `graph:hook` checks
+-- hooks itself.
 local known = { node = 'table', partition = 'table', devices = 'table', stage = 'number',
-  recompute = true, stage_devices = 'table', pre_hook = 'string', post_hook = 'string',
+  recompute = true, stage_devices = 'table', pre_hook = true, post_hook = true,
   hook_meta = 'string' }
 
 local function refuse(message, hint) fail('plan', 'policies.list', message, hint) end
