@@ -72,7 +72,7 @@ def main():
         for policy, ranks, keys in PLANS:
             run = ["run", "recipes/nanogpt.lua", "preset=baby", "threads=1", "dropout=0",
                    "micro_batch_size=1", "checkpoint.no_save=true", "--log-level", "debug",
-                   "stop_after_steps=1", "-n", str(ranks), "comm.backend=local",
+                   "stop_after_steps=1", "max_val_steps=1", "-n", str(ranks), "comm.backend=local",
                    f"gen_savedir={folder}/{policy}{ranks}", *keys]
             first, told = start(run, ranks)
             again = [start(run, ranks) for _ in range(rounds)]
