@@ -1,11 +1,11 @@
 --- tp: cuts every operator along a legal dimension drawn at random (`pas_config.seed`, default 1),
 --- longest dimensions first among equals of the draw; a test of plans more than a plan.
---- Calls that a loop of the model unrolls eight times or more draw once, so that steps stay alike.
+--- Calls that a loop of the model unrolls sixteen times or more draw once: its steps stay alike.
 --- `pas_config.replicated` is the share of operators left whole (default 0), `pas_config.uneven`
 --- whether parts may differ by one (default false).
 local M = {}
 
-local UNROLLED = 8
+local UNROLLED = 16
 
 -- Minimal standard generator (Park, Miller 1988): the same draw in every process.
 function M.random(seed)
