@@ -266,8 +266,23 @@ int lines(lua_State* L) {
   return 1;
 }
 
+// (program [, order = list of { kind, stage }]) → bytes { parameters, gradients, buffers,
+// constants, saved, peak, total } and in_flight, the most micro-batches at one time, while the rank
+// runs its parts in this order; by default those of one micro-batch.
 int memory(lua_State* L) {
-  push_memory(L, lower::memory(program(L)));
+  std::vector<lower::Action> order;
+  if (!lua_isnoneornil(L, 2)) {
+    luaL_checktype(L, 2, LUA_TTABLE);
+    for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
+      lua_rawgeti(L, 2, i);
+      const int at = lua_gettop(L);
+      order.push_back({script::field_string(L, at, "kind", "F").at(0),
+                       static_cast<int>(script::field_int(L, at, "stage", 0)),
+                       static_cast<int>(script::field_int(L, at, "micro", 0))});
+      lua_pop(L, 1);
+    }
+  }
+  push_memory(L, lower::memory(program(L), order));
   return 1;
 }
 
@@ -368,7 +383,9 @@ void push_traffic(lua_State* L, const std::vector<lower::Traffic>& list) {
 }
 
 void push_memory(lua_State* L, const lower::Memory& m) {
-  lua_createtable(L, 0, 7);
+  lua_createtable(L, 0, 8);
+  lua_pushinteger(L, m.in_flight);
+  lua_setfield(L, -2, "in_flight");
   for (const auto& [name, bytes] : {std::pair{"parameters", m.parameters},
                                     {"gradients", m.gradients},
                                     {"buffers", m.buffers},

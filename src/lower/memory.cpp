@@ -1,8 +1,10 @@
 #include "lower/memory.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "base/error.h"
 #include "lower/storage.h"
 #include "lower/uses.h"
 
@@ -16,7 +18,17 @@ class Walk {
       : program_(program), storage_(program), live_(program.slots.size(), 0) {}
 
   void segment(const Segment& segment) {
+    // The answer to a message proves that its bytes are gone: the gradient of what was sent.
+    if (segment.kind == SegmentKind::backward) {
+      for (int slot : sent_) drop(slot);
+      sent_.clear();
+    }
     for (const Instr& instr : segment.instrs) {
+      if (instr.op == "comm::send" && segment.kind == SegmentKind::forward) {
+        const int slot = reads(instr)[0];
+        make(slot);  // a further name of its memory
+        sent_.push_back(slot);
+      }
       for (int out : instr.outs)
         if (out >= 0) make(out);
       peak = std::max(peak, now);
@@ -51,11 +63,48 @@ class Walk {
   const Program& program_;
   const Storage storage_;
   std::vector<int> live_;  // by root: slots that hold its memory
+  std::vector<int> sent_;  // by the forward of the stage
 };
+
+// What a part of a stage takes of one micro-batch.
+struct Part {
+  int64_t rise = 0;   // the most above what was there at its begin
+  int64_t net = 0;    // what it leaves, less what it found
+  bool last = false;  // nothing of the micro-batch stays in the stage afterwards
+};
+using Parts = std::map<std::pair<int, SegmentKind>, Part>;  // by stage
+
+Parts parts_of(const Program& program) {
+  Parts parts;
+  Walk walk(program);
+  int64_t begin = 0;  // of the stage
+  for (size_t s = 0; s < program.segments.size(); ++s) {
+    const Segment& segment = program.segments[s];
+    const int64_t before = walk.peak = walk.now;
+    if (segment.kind == SegmentKind::forward) begin = before;
+    walk.segment(segment);
+    Part part{walk.peak - before, walk.now - before, false};
+    part.last =
+        s + 1 == program.segments.size() || program.segments[s + 1].kind == SegmentKind::forward;
+    // Results, such as the loss, go with the last part.
+    if (part.last) {
+      part.net = begin - before;
+      walk.now = begin;
+    }
+    parts.emplace(std::pair(segment.stage, segment.kind), part);
+  }
+  return parts;
+}
+
+SegmentKind kind_of(char letter) {
+  return letter == 'F'   ? SegmentKind::forward
+         : letter == 'B' ? SegmentKind::backward
+                         : SegmentKind::weight;
+}
 
 }  // namespace
 
-Memory memory(const Program& program) {
+Memory memory(const Program& program, const std::vector<Action>& order) {
   Memory out;
   const auto sum = [&](const std::vector<int>& slots) {
     int64_t bytes = 0;
@@ -70,12 +119,27 @@ Memory memory(const Program& program) {
     for (const Instr& instr : segment.instrs)
       if (instr.kind == InstrKind::accumulate) accumulated.insert(instr.target);
   for (int slot : accumulated) out.gradients += bytes_of(program.slot(slot).type);
-  Walk walk(program);
-  for (const Segment& segment : program.segments) {
-    walk.segment(segment);
-    out.saved = std::max(out.saved, walk.now);
-  }
-  out.peak = walk.peak;
+
+  const Parts parts = parts_of(program);
+  int64_t now = 0;
+  std::map<int, int> waiting;  // by stage
+  const auto run = [&](int stage, SegmentKind kind) {
+    const auto part = parts.find({stage, kind});
+    if (part == parts.end()) {  // a stage without gradients has a forward only
+      if (kind != SegmentKind::forward) return;
+      fail(ErrorKind::plan, "[lower.memory] rank {} does not run stage {}", program.rank, stage);
+    }
+    out.peak = std::max(out.peak, now + part->second.rise);
+    now += part->second.net;
+    if (kind == SegmentKind::forward) {
+      out.saved = std::max(out.saved, part->second.net);
+      out.in_flight = std::max(out.in_flight, ++waiting[stage]);
+    }
+    if (part->second.last) --waiting[stage];
+  };
+  for (const Action& action : order) run(action.stage, kind_of(action.kind));
+  if (order.empty())
+    for (const Segment& segment : program.segments) run(segment.stage, segment.kind);
   return out;
 }
 

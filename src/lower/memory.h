@@ -1,24 +1,30 @@
 // Memory of a Program, known before it runs: what it holds all the time, what a micro-batch keeps
-// for its backward, and the most that its tensors take at one instruction.
+// for its backward, and the most that its tensors take while a step runs.
 #pragma once
 
+#include <vector>
+
 #include "lower/program.h"
+#include "lower/schedule/schedule.h"
 
 namespace nns::lower {
 
 // Bytes.
 struct Memory {
   int64_t parameters = 0, gradients = 0, buffers = 0, constants = 0;
-  int64_t saved = 0;  // between forward and backward of one micro-batch
-  int64_t peak = 0;   // of tensors made while one micro-batch runs; sample and seed not counted
+  int64_t saved = 0;  // between forward and backward of one micro-batch in one stage
+  // The most at any time of tensors made by micro-batches, of activations that are sent until their
+  // gradient comes; samples and seeds not counted.
+  int64_t peak = 0;
+  int in_flight = 0;  // the most micro-batches of a stage that wait for a backward at one time
 
-  // The most at any time while `in_flight` micro-batches are between forward and backward;
-  // optimizer state not counted.
-  int64_t total(int64_t in_flight = 1) const {
-    return parameters + gradients + buffers + constants + (in_flight - 1) * saved + peak;
-  }
+  // The most at any time; optimizer state not counted.
+  int64_t total() const { return parameters + gradients + buffers + constants + peak; }
 };
 
-Memory memory(const Program& program);
+// Memory while the rank runs the parts of its stages in this order (`Schedule::orders`); without
+// one, all parts of one micro-batch after another. Throws a plan Error for a part that it does not
+// have.
+Memory memory(const Program& program, const std::vector<Action>& order = {});
 
 }  // namespace nns::lower

@@ -28,8 +28,8 @@ function M.new(micro_batches, optimizer)
 end
 
 -- Memory of a program, with what the optimizer will keep.
-local function memory_of(optimizer, program)
-  local memory, parameters = program:memory(), {}
+local function memory_of(optimizer, program, order)
+  local memory, parameters = program:memory(order), {}
   for i, leaf in ipairs(program:parameters()) do
     parameters[i] = { name = leaf.name, data = leaf, requires_grad = leaf.addends > 0 }
   end
@@ -41,9 +41,13 @@ end
 --- Takes in the training program of a rank.
 ---@param rank integer
 ---@param program nnscaler.Program
-function Report:add(rank, program)
+---@param plan? userdata nnscaler.Plan
+function Report:add(rank, program, plan)
+  local info = plan and plan:info()
+  local order = info and #info.stages > 1
+    and plan:order(rank % info.plan_ngpus, self.micro_batches, true) or nil
   self.rows[#self.rows + 1] = { rank = rank,
-    memory = memory_of(self.optimizer, program),
+    memory = memory_of(self.optimizer, program, order),
     communication = traffic.line(program, program:traffic(), self.micro_batches) }
 end
 
@@ -63,24 +67,25 @@ function Report:log()
     if row.memory.total > top.memory.total then top = row end
   end
   local m = top.memory
-  log.info('Most memory: rank %d with %s (weights %s, gradients %s, optimizer %s, activations %s)',
-    top.rank, units.bytes(m.total), units.bytes(m.parameters), units.bytes(m.gradients),
-    units.bytes(m.optimizer), units.bytes(m.peak))
+  log.info('Most memory: rank %d with %s (weights %s, gradients %s, optimizer %s, activations of %d '
+    .. 'micro-batch(es) %s)', top.rank, units.bytes(m.total), units.bytes(m.parameters),
+    units.bytes(m.gradients), units.bytes(m.optimizer), m.in_flight, units.bytes(m.peak))
   log.info('%d program(s) of training in %.2f s, %s of memory', #self.rows,
     base.clock() - self.start, units.bytes(resident()))
 end
 
 --- Prints a line a rank.
 function Report:print()
-  print(('%6s %12s %12s %12s %12s %12s %12s'):format('rank', 'weights', 'gradients', 'optimizer',
-    'saved', 'peak', 'total'))
+  print(('%6s %12s %12s %12s %12s %9s %12s %12s'):format('rank', 'weights', 'gradients',
+    'optimizer', 'saved', 'in flight', 'peak', 'total'))
   for _, row in ipairs(self.rows) do
     local m = row.memory
-    print(('%6d %12s %12s %12s %12s %12s %12s'):format(row.rank, units.bytes(m.parameters),
-      units.bytes(m.gradients), units.bytes(m.optimizer), units.bytes(m.saved),
+    print(('%6d %12s %12s %12s %12s %9d %12s %12s'):format(row.rank, units.bytes(m.parameters),
+      units.bytes(m.gradients), units.bytes(m.optimizer), units.bytes(m.saved), m.in_flight,
       units.bytes(m.peak), units.bytes(m.total)))
   end
-  print 'saved: kept by one micro-batch between forward and backward; peak: its activations'
+  print 'saved: kept by one micro-batch of a stage between forward and backward'
+  print 'in flight: micro-batches of a stage that wait for backward; peak: activations of all'
   for _, row in ipairs(self.rows) do print(('rank %d: %s'):format(row.rank, row.communication)) end
   print(('files: %d written, %d reused'):format(self.written, self.reused))
 end
