@@ -227,6 +227,33 @@ function M.dropout(input, p, training)
   return aten.dropout(input, p, training ~= false)
 end
 
+-- --- noise -------------------------------------------------------------------------------------
+-- As those of dropout, draws follow from seed, module path, step and micro-batch, so that every
+-- plan draws the same elements. No gradient leads through them.
+
+--- Standard normal noise of the input's shape.
+---@param input nnscaler.Tensor floating point
+---@param options? { dtype?: string }
+---@return nnscaler.Tensor
+function M.randn_like(input, options) return aten.randn_like(input, options) end
+
+--- Noise of the input's shape, uniform from 0 up to 1.
+---@param input nnscaler.Tensor floating point
+---@param options? { dtype?: string }
+---@return nnscaler.Tensor
+function M.rand_like(input, options) return aten.rand_like(input, options) end
+
+--- Normal noise of the mean's shape; gradients reach mean and std.
+---@param mean nnscaler.Tensor floating point
+---@param std nnscaler.Tensor|number that broadcasts to it
+---@return nnscaler.Tensor
+function M.normal(mean, std) return aten.randn_like(mean) * std + mean end
+
+--- 1 with probability p, else 0.
+---@param p nnscaler.Tensor of probabilities
+---@return nnscaler.Tensor of its shape and dtype
+function M.bernoulli(p) return aten.bernoulli(p) end
+
 -- --- pooling and shape ---------------------------------------------------------------------------
 
 ---@class nnscaler.PoolOptions

@@ -53,6 +53,9 @@ Types arange(const CallView& call) {
 Types linspace(const CallView& call) {
   return {{{call.integer("steps")}, call.dtype("dtype").value_or(kDefaultFloat)}};
 }
+Types noise(const CallView& call) {
+  return {{first(call).shape, call.dtype("dtype").value_or(first(call).dtype)}};
+}
 Types eye(const CallView& call) {
   const int64_t n = call.integer("n");
   return {{checked(call, {n, call.integer("m", n)}), call.dtype("dtype").value_or(kDefaultFloat)}};
@@ -71,7 +74,10 @@ std::vector<OpInfo> creation_rows() {
   rows.add({"aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::empty_like"},
            {.infer = like, .annotations = spatial, .constant = true});
   rows.add({"aten::rand_like", "aten::randn_like"},
-           {.infer = like, .random = true, .constant = true});
+           {.infer = like, .annotations = spatial, .random = true, .constant = true});
+  rows.add(
+      {"nnscaler::uniform_like", "nnscaler::normal_like"},
+      {.infer = noise, .annotations = spatial, .random = true, .sliced = true, .constant = true});
   rows.add({"aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"},
            {.infer = fresh_as, .size_arg = "size", .constant = true});
   rows.add({"aten::scalar_tensor"}, {.infer = scalar, .constant = true});

@@ -184,8 +184,13 @@ std::vector<OpInfo> elementwise_rows() {
   rows.add({"aten::glu"}, {.infer = glu, .annotations = glu_text, .flops = activation_flops});
   rows.add({"aten::prelu"}, {.infer = same, .annotations = prelu_text});
   rows.add({"aten::dropout"}, {.infer = same, .annotations = spatial, .random = true});
+  rows.add({"aten::bernoulli"},
+           {.infer = same, .annotations = spatial, .random = true, .constant = true});
   // Draws of a generator depend on the order of elements: never split.
-  rows.add({"aten::bernoulli", "aten::bernoulli.p"}, {.infer = same, .random = true});
+  rows.add({"aten::bernoulli.p"}, {.infer = same, .random = true, .constant = true});
+  rows.add(
+      {"nnscaler::bernoulli"},
+      {.infer = same, .annotations = spatial, .random = true, .sliced = true, .constant = true});
   rows.add({"nnscaler::dropout"},
            {.infer = same, .annotations = spatial, .random = true, .sliced = true});
   rows.add({"nnscaler::dropout_mask"}, {.infer = same_bool,
@@ -218,13 +223,14 @@ std::vector<OpInfo> elementwise_rows() {
   rows.add({"aten::zero"}, {.infer = same, .annotations = spatial, .constant = true});
 
   // --- copies and conversions ---
-  rows.add({"aten::clone", "aten::contiguous", "aten::alias", "aten::lift_fresh",
-            "aten::lift_fresh_copy"},
+  rows.add({"aten::contiguous", "aten::alias", "aten::lift_fresh"},
            {.infer = same, .annotations = spatial, .view = true, .identity = true});
+  rows.add({"aten::clone", "aten::lift_fresh_copy"}, {.infer = same, .annotations = spatial});
   rows.add({"aten::detach"},
            {.infer = same, .annotations = spatial, .view = true, .constant = true});
-  rows.add({"aten::to", "aten::type_as", "aten::_to_copy"},
+  rows.add({"aten::to", "aten::type_as"},
            {.infer = cast, .annotations = cast_text, .view = true, .identity = true});
+  rows.add({"aten::_to_copy"}, {.infer = cast, .annotations = cast_text});
   rows.add({"aten::view_as_real"},
            {.infer = view_as_real, .annotations = view_as_real_text, .view = true});
   rows.add({"aten::view_as_complex"},

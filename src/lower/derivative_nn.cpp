@@ -170,6 +170,19 @@ void dropout_back(B& b) {
                     b.arg("step"), b.arg("micro"), b.arg("offset"), b.arg("full")));
 }
 
+// Noise: no derivative.
+bool noise(Forward& f, const char* op) {
+  f.result(f.grad_call(op, f.in("self"), f.arg("dtype"), random_key(f, f.ordinal()), kSeed, kStep,
+                       kMicro, place(f.tape().site().offset), place(f.tape().site().full)));
+  return true;
+}
+bool bernoulli(Forward& f) {
+  if (f.has("p")) return false;  // one number for all elements
+  f.result(f.grad_call("nnscaler::bernoulli", f.in("self"), random_key(f, f.ordinal()), kSeed,
+                       kStep, kMicro, place(f.tape().site().offset), place(f.tape().site().full)));
+  return true;
+}
+
 // --- attention
 // ------------------------------------------------------------------------------------
 
@@ -308,6 +321,12 @@ const std::vector<Rule>& rules() {
       rewrite("aten::batch_norm", batch_norm, batch_norm_back),
       expands("aten::dropout", dropout),
       gradient("nnscaler::dropout", dropout_back),
+      expands("aten::randn_like", [](Forward& f) { return noise(f, "nnscaler::normal_like"); }),
+      expands("aten::rand_like", [](Forward& f) { return noise(f, "nnscaler::uniform_like"); }),
+      expands("aten::bernoulli", bernoulli),
+      constant("nnscaler::normal_like"),
+      constant("nnscaler::uniform_like"),
+      constant("nnscaler::bernoulli"),
       expands("aten::scaled_dot_product_attention", attention),
       gradient("aten::_scaled_dot_product_flash_attention_for_cpu", flash_back),
       gradient("nnscaler::attention", attention_back),

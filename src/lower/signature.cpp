@@ -200,14 +200,17 @@ const std::vector<Signature>& signatures() {
       {"aten::zeros_like", "self dtype"},
       {"nnscaler::attention", "query key value is_causal scale"},
       {"nnscaler::attention_backward", "grad_out query key value out logsumexp is_causal scale"},
+      {"nnscaler::bernoulli", "p key seed step micro offset full"},
       {"nnscaler::dropout", "input p key seed step micro offset full"},
       {"nnscaler::gelu", "self approximate"},
       {"nnscaler::gelu_backward", "grad_output self approximate"},
       {"nnscaler::join", "tensors dim"},
       {"nnscaler::linear_input", "grad_output weight"},
       {"nnscaler::linear_weight", "grad_output input"},
+      {"nnscaler::normal_like", "like dtype key seed step micro offset full"},
       {"nnscaler::rms_norm", "input normalized_shape weight eps"},
       {"nnscaler::rms_norm_backward", "grad_output input normalized_shape rstd weight output_mask"},
+      {"nnscaler::uniform_like", "like dtype key seed step micro offset full"},
   };
   return table;
 }

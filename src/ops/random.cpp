@@ -1,4 +1,4 @@
-// nnscaler::dropout and nnscaler::fill_*: random operators that draw the same element values
+// nnscaler::dropout, noise and nnscaler::fill_*: random operators that draw the same element values
 // whichever slice of a tensor this rank holds.
 #include "ops/random.h"
 
@@ -185,6 +185,39 @@ at::Tensor& fill_orthogonal_(at::Tensor& self, double gain, c10::string_view key
   return self.copy_(whole);
 }
 
+// Noise of a model: a fresh tensor like another, its elements functions of key, seed, step,
+// micro-batch and place.
+template <class Draw>
+at::Tensor noise(const at::Tensor& like, std::optional<at::ScalarType> dtype, std::string_view key,
+                 int64_t seed, int64_t step, int64_t micro, OptionalShape offset,
+                 OptionalShape full, Draw draw) {
+  const Stream s = checked_stream(key, seed, step, micro);
+  at::Tensor out =
+      at::empty(like.sizes(), like.options().dtype(dtype.value_or(like.scalar_type())));
+  return fill(out, offset, full, each([=](uint64_t e) { return draw(s, e); }));
+}
+
+at::Tensor normal_like(const at::Tensor& like, std::optional<at::ScalarType> dtype,
+                       c10::string_view key, int64_t seed, int64_t step, int64_t micro,
+                       OptionalShape offset, OptionalShape full) {
+  return noise(like, dtype, key, seed, step, micro, offset, full,
+               [](const Stream& s, uint64_t e) { return normal(s, e); });
+}
+
+at::Tensor uniform_like(const at::Tensor& like, std::optional<at::ScalarType> dtype,
+                        c10::string_view key, int64_t seed, int64_t step, int64_t micro,
+                        OptionalShape offset, OptionalShape full) {
+  return noise(like, dtype, key, seed, step, micro, offset, full,
+               [](const Stream& s, uint64_t e) { return uniform(s, e); });
+}
+
+// 1 with probability p, else 0; drawn in float64, so that it does not depend on the dtype of p.
+at::Tensor bernoulli(const at::Tensor& p, c10::string_view key, int64_t seed, int64_t step,
+                     int64_t micro, OptionalShape offset, OptionalShape full) {
+  const at::Tensor draw = uniform_like(p, at::kDouble, key, seed, step, micro, offset, full);
+  return draw.lt(p.detach().to(at::kDouble)).to(p.scalar_type());
+}
+
 TORCH_LIBRARY(nnscaler, m) {
   m.def(
       "dropout(Tensor input, float p, str key, int seed, int step, int micro, "
@@ -192,6 +225,15 @@ TORCH_LIBRARY(nnscaler, m) {
   m.def(
       "dropout_mask(Tensor like, float p, str key, int seed, int step, int micro, "
       "int[]? offset=None, int[]? full=None) -> Tensor");
+  m.def(
+      "normal_like(Tensor like, ScalarType? dtype, str key, int seed, int step, int micro, "
+      "int[]? offset=None, int[]? full=None) -> Tensor");
+  m.def(
+      "uniform_like(Tensor like, ScalarType? dtype, str key, int seed, int step, int micro, "
+      "int[]? offset=None, int[]? full=None) -> Tensor");
+  m.def(
+      "bernoulli(Tensor p, str key, int seed, int step, int micro, int[]? offset=None, "
+      "int[]? full=None) -> Tensor");
   m.def(
       "fill_normal_(Tensor(a!) self, float mean, float std, str key, int seed, "
       "int[]? offset=None, int[]? full=None) -> Tensor(a!)");
@@ -208,6 +250,13 @@ TORCH_LIBRARY(nnscaler, m) {
 
 TORCH_LIBRARY_IMPL(nnscaler, CPU, m) {
   m.impl("dropout", dropout_cpu);
+}
+
+// No gradient leads through noise, so that autograd need not know of it.
+TORCH_LIBRARY_IMPL(nnscaler, CompositeImplicitAutograd, m) {
+  m.impl("normal_like", normal_like);
+  m.impl("uniform_like", uniform_like);
+  m.impl("bernoulli", bernoulli);
 }
 
 TORCH_LIBRARY_IMPL(nnscaler, CompositeExplicitAutograd, m) {

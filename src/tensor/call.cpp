@@ -120,16 +120,21 @@ struct Redirect {
   const char* from;
   const char* to;
   std::vector<std::pair<std::string_view, const char*>> names;  // ours → ATen's
+  bool forward_only = false;  // elsewhere nothing tells one draw from the next
 };
-const Redirect kRedirects[] = {{"aten::dropout", "nnscaler::dropout", {}},
-                               {"aten::scaled_dot_product_attention",
-                                "nnscaler::attention_dropout",
-                                {{"q", "query"},
-                                 {"k", "key"},
-                                 {"v", "value"},
-                                 {"mask", "attn_mask"},
-                                 {"p", "dropout_p"},
-                                 {"causal", "is_causal"}}}};
+const Redirect kRedirects[] = {
+    {"aten::dropout", "nnscaler::dropout", {}},
+    {"aten::scaled_dot_product_attention",
+     "nnscaler::attention_dropout",
+     {{"q", "query"},
+      {"k", "key"},
+      {"v", "value"},
+      {"mask", "attn_mask"},
+      {"p", "dropout_p"},
+      {"causal", "is_causal"}}},
+    {"aten::randn_like", "nnscaler::normal_like", {{"like", "self"}}, true},
+    {"aten::rand_like", "nnscaler::uniform_like", {{"like", "self"}}, true},
+    {"aten::bernoulli", "nnscaler::bernoulli", {{"p", "self"}}, true}};
 
 const Overload& redirect(Door& door, const Overload& from, const Redirect& known, const Call& call,
                          Call& out) {
@@ -168,8 +173,8 @@ const Overload& redirect(Door& door, const Overload& from, const Redirect& known
       fmt::format("[tensor.random] {} would draw from LibTorch's hidden generator; expected an "
                   "explicit one",
                   overload.full_name),
-      "pass { generator = T.generator(seed) }; in a model use F.dropout, whose draws follow "
-      "from seed, module path and step");
+      "pass { generator = T.generator(seed) }; in a model's forward use F.randn_like, F.rand_like, "
+      "F.normal, F.bernoulli or F.dropout, whose draws follow from seed, module path and step");
 }
 
 int run_resolved(lua_State* L, Door& door, const Overload& overload, const Call& call,
@@ -177,7 +182,8 @@ int run_resolved(lua_State* L, Door& door, const Overload& overload, const Call&
   if (overload.random) {
     const bool draws = draws_hidden(overload, call);
     for (const Redirect& known : kRedirects)
-      if (overload.full_name == known.from) {
+      if (overload.full_name == known.from &&
+          (!known.forward_only || (draws && door.scope.module_depth() > 0))) {
         if (!draws) {  // counts all the same: a graph counts it too
           door.scope.next_ordinal(overload.full_name);
           return push_results(L, overload, run(L, overload, call), sources);

@@ -73,11 +73,14 @@ void refuse_data_dependent(const annotate::CallView& call) {
 }
 
 void refuse_random(const std::string& op, bool random) {
-  static const Names ours = {"aten::dropout", "aten::scaled_dot_product_attention"};
+  static const Names ours = {"aten::dropout", "aten::scaled_dot_product_attention",
+                             "aten::randn_like", "aten::rand_like", "aten::bernoulli"};
   if (random && !ours.contains(op) && !op.starts_with("nnscaler::"))
-    throw Error(ErrorKind::model,
-                fmt::format("[trace.random] {} draws random numbers from hidden state", op),
-                "in a model use F.dropout, or take the random tensor as an input");
+    throw Error(
+        ErrorKind::model,
+        fmt::format("[trace.random] {} draws random numbers from hidden state", op),
+        "in a model use F.randn_like, F.rand_like, F.normal, F.bernoulli or F.dropout, whose "
+        "draws follow from seed, module path and step");
 }
 
 void forget_strides(std::string& op, std::vector<graph::NamedArg>& args,

@@ -50,6 +50,20 @@ describe('a slice is drawn as the slice of the whole', function()
     end)
   end
 
+  for _, name in ipairs { 'normal_like', 'uniform_like', 'bernoulli' } do
+    it('by ' .. name, function()
+      local function draw(shape, ...)
+        local like = T.full(shape, 0.3, f64)
+        if name == 'bernoulli' then return ours.bernoulli(like, 'm:b#0', 3, 7, 2, ...) end
+        return ours[name](like, nil, 'm:n#0', 3, 7, 2, ...)
+      end
+      for _ = 1, 20 do
+        local full, offset, shape = random_slice(g)
+        assert.is_true(cut(draw(full), offset, shape):equal(draw(shape, offset, full)))
+      end
+    end)
+  end
+
   it('by fill_orthogonal_', function()
     local whole = ours.fill_orthogonal_(T.empty({ 6, 4 }, f64), 1, 'w', 3)
     local part = ours.fill_orthogonal_(T.empty({ 2, 3 }, f64), 1, 'w', 3, { 3, 1 }, { 6, 4 })

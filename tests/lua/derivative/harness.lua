@@ -4,6 +4,7 @@
 local Eager = require 'nnscaler.runtime.eager'
 local Program = require 'nnscaler.runtime.program'
 local T = require 'nnscaler.tensor'
+local door = require 'nnscaler._C.tensor'
 local lower = require 'nnscaler._C.lower'
 local nn = require 'nnscaler.nn'
 local ops = require 'nnscaler.ops'
@@ -147,7 +148,9 @@ local function make(call, wanted, form, outputs, fn)
   -- Weights of the outputs depend on their shapes: a first run of the call finds them.
   model:assign_paths()
   model.sample = sample
+  door.push_module '' -- operators that draw noise do so in a forward only
   T.no_grad(function() loss_of(model, apply(model)) end)
+  door.pop_module()
   return model, sample
 end
 

@@ -53,6 +53,10 @@ local function attention(add, m)
     { f(4, 6), 0.3, 'fc:dropout#0', 7, 3, 1, { 2, 0 }, { 8, 6 } })
   add('dropout', { f(4, 6), 0.5, true }, { f(4, 6), 0.5, false }, { f(4, 6), 0, true },
     { f(0, 6), 0.5, true }, { f(4, 6), 1, true })
+  add('randn_like rand_like bernoulli', { f(4, 6) })
+  add('nnscaler::normal_like nnscaler::uniform_like',
+    { f(4, 6), nil, 'fc:noise#0', 7, 3, 1, n = 6 })
+  add('nnscaler::bernoulli', { f(4, 6), 'fc:bernoulli#0', 7, 3, 1 })
 end
 
 local function norms(add, m)
