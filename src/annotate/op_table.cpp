@@ -81,9 +81,10 @@ Types infer(const CallView& call) {
 }
 
 Texts annotations(const CallView& call) {
-  const OpInfo& row = row_of(call);
-  if (const auto* texts = std::get_if<Texts>(&row.annotations)) return *texts;
-  if (const auto* build = std::get_if<Texts (*)(const CallView&)>(&row.annotations))
+  const OpInfo* row = find(call.op());
+  if (row == nullptr) return {};
+  if (const auto* texts = std::get_if<Texts>(&row->annotations)) return *texts;
+  if (const auto* build = std::get_if<Texts (*)(const CallView&)>(&row->annotations))
     return (*build)(call);
   return {};
 }
@@ -105,7 +106,7 @@ int64_t bytes(const CallView& call) {
 
 bool is_identity(const CallView& call) {
   const OpInfo& row = row_of(call);
-  return row.identity && row.infer(call).at(0) == first(call);
+  return row.identity && !call.boolean("copy") && row.infer(call).at(0) == first(call);
 }
 
 bool is_random(const CallView& call) {

@@ -187,7 +187,7 @@ int graph_splits(lua_State* L) {
     fail(ErrorKind::plan, "[graph.splits] node {}; expected 0 to {}", id,
          static_cast<int64_t>(g.nodes.size()) - 1);
   const annotate::CallView call(g, g.nodes[static_cast<size_t>(id)]);
-  const auto binding = annotate::find(call.op()) == nullptr ? std::nullopt : annotate::bind(call);
+  const auto binding = annotate::bind(call);
   lua_createtable(L, 0, 2);
   if (binding) set_string(L, "annotation", binding->text());
   push_list(L, binding ? binding->transform_space() : std::vector<annotate::Place>{},

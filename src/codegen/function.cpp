@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <array>
 
+#include "annotate/op_table.h"
+#include "annotate/registry.h"
 #include "base/error.h"
 #include "codegen/lists.h"
 #include "lower/block.h"
+#include "lower/signature.h"
 #include "lower/uses.h"
 
 namespace nns::codegen {
@@ -30,6 +33,22 @@ constexpr std::array kNamed = {
     "copy",         "rounding_mode", "stable",      "correction",  "non_blocking", "generator",
     "implicit",     "sparse_grad",   "path",        "output_size", "log_target",   "reduce",
     "include_self", "decimals",      "is_coalesced"};
+
+// Operators of LibTorch or of a user's library of which nothing is known but their names of
+// arguments: some of those may be by keyword only.
+bool is_foreign(std::string_view op) {
+  if (op.starts_with("comm::") || op.starts_with("hook::")) return false;
+  const auto& known = lower::signatures();
+  const auto it = std::lower_bound(
+      known.begin(), known.end(), op,
+      [](const lower::Signature& s, std::string_view name) { return s.op < name; });
+  if (it != known.end() && it->op == op) return false;
+  return annotate::find(op) == nullptr || annotate::registered(op) != nullptr;
+}
+
+bool is_tensor(const Arg& arg) {
+  return std::holds_alternative<Ref>(arg) || std::holds_alternative<std::vector<Ref>>(arg);
+}
 
 bool is_nil(const Arg& arg) {
   if (std::holds_alternative<std::monostate>(arg)) return true;
@@ -228,11 +247,15 @@ std::string FunctionWriter::text_value(const NamedArg& arg, const Instr& instr,
 std::string FunctionWriter::arguments(const Instr& instr) {
   std::string positional, named;
   size_t last = instr.args.size();
+  const bool foreign = is_foreign(instr.op);
   const auto by_name = [&](const NamedArg& a) {
+    if (foreign) return !is_tensor(a.value);
     return std::find(kNamed.begin(), kNamed.end(), a.name) != kNamed.end();
   };
-  while (last > 0 && (is_default(instr, instr.args[last - 1]) || by_name(instr.args[last - 1])))
-    --last;
+  const auto left_out = [&](const NamedArg& a) {
+    return foreign ? is_nil(a.value) : is_default(instr, a);
+  };
+  while (last > 0 && (left_out(instr.args[last - 1]) || by_name(instr.args[last - 1]))) --last;
   // Below `last` all is positional up to the first argument that is left out or named.
   bool in_order = true;
   for (size_t i = 0; i < instr.args.size(); ++i) {
@@ -242,8 +265,10 @@ std::string FunctionWriter::arguments(const Instr& instr) {
       positional += (i == 0 ? "" : ", ") + value(a, instr);
       continue;
     }
-    if (is_default(instr, a)) continue;
-    named += fmt::format("{}{} = {}", named.empty() ? "" : ", ", a.name, value(a, instr));
+    if (left_out(a)) continue;
+    const std::string name = index_by(a.name);
+    named += fmt::format("{}{} = {}", named.empty() ? "" : ", ",
+                         name.front() == '.' ? name.substr(1) : name, value(a, instr));
   }
   if (named.empty()) return positional;
   return fmt::format("{}{}{{ {} }}", positional, positional.empty() ? "" : ", ", named);

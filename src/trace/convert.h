@@ -2,9 +2,11 @@
 #pragma once
 
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/core/MemoryFormat.h>
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "graph/graph.h"
@@ -15,14 +17,13 @@ namespace nns::trace {
 // Throws a model Error that names operator and argument where a graph cannot hold it.
 graph::Arg to_arg(const c10::IValue& value, const c10::Argument& argument, const std::string& op);
 
+// The type under `optional` ("int?" → "int"), as the schema spells it (ScalarType is not int).
+c10::TypePtr plain_type(c10::TypePtr type);
+
+// The memory format of this name ("channels_last"), or nothing.
+std::optional<c10::MemoryFormat> find_format(std::string_view name);
+
 // Finds an operator by the graph's spelling ("aten::add.Tensor"), or nothing.
 std::optional<c10::OperatorHandle> find_operator(const std::string& op);
-
-// Types of the outputs by LibTorch's own Meta kernel, which computes shapes only; nothing if it has
-// none for this call (`why` says what LibTorch said).
-std::optional<std::vector<TensorType>> infer_by_meta(const std::string& op,
-                                                     const std::vector<graph::NamedArg>& args,
-                                                     const std::vector<graph::Value>& values,
-                                                     std::string& why);
 
 }  // namespace nns::trace

@@ -16,6 +16,7 @@
 #include "tensor/scope.h"
 #include "trace/convert.h"
 #include "trace/rules.h"
+#include "trace/shapes.h"
 #include "trace/source.h"
 
 namespace nns::trace {
@@ -191,13 +192,14 @@ std::vector<TensorType> Recorder::infer(const std::string& op, const std::vector
     return annotate::infer(annotate::CallView(
         op, args, [this](int id) -> const TensorType& { return type_of({id}); }));
   std::string why;
-  auto types = infer_by_meta(op, args, graph_.values, why);
+  auto types = infer_by_libtorch(op, args, graph_.values, why);
   if (!types)
     throw Error(ErrorKind::model,
                 fmt::format("[trace.shape] which shapes {} returns is not known: it is not in the "
                             "operator table, and LibTorch says: {}",
                             op, why),
-                "write it with other operators, or declare it with nnscaler.register_op");
+                "write it with other operators, or declare its shapes: nnscaler.register_op(name, "
+                "{ infer = … })");
   if (warned_.insert(op + describe(site_)).second)
     warnings_.push_back(
         fmt::format("{} is not in the operator table: it will be replicated, never split; {}", op,

@@ -1,6 +1,7 @@
 --- Operators that a script registers: recorded as one node, differentiated, split.
 local T = require 'nnscaler.tensor'
 local own = require 'tests.lua.support.own_ops'
+local lower = require 'nnscaler._C.lower'
 local register_op = require 'nnscaler.register_op'
 local trace = require 'nnscaler.trace'
 local verify = require 'nnscaler.verify.registered'
@@ -25,6 +26,31 @@ describe('a registered operator', function()
     assert.same({ 4, 6 }, values[nodes[1].outputs[1] + 1].shape)
     assert.same({ 6 }, values[nodes[1].outputs[2] + 1].shape)
     assert.equal('register_op_spec.lua', nodes[1].file:match '[^/]+$')
+  end)
+
+  it('may write to a copy: register_op_clone', function()
+    local double = register_op('tests::register_op_clone', {
+      annotation = 'a b -> a b',
+      body = function(x)
+        local y = x:clone()
+        y:mul_(2)
+        return y + x
+      end,
+    })
+    local x = T.randn({ 4, 6 }, { generator = T.generator(1), dtype = 'float64' })
+    local graph = trace(function(a) return double(a) end, { x }, { training = false })
+    assert.equal(1, #graph:nodes())
+    -- The same lines elsewhere: what was copied is not what is written.
+    local function beside(a)
+      local y = a * 1
+      local z = y:clone()
+      z:mul_(2)
+      return z + y
+    end
+    local values = lower.lower(trace(beside, { x }, { training = false })):lua()
+    assert.matches('aten.mul_Scalar%(clone, 2%)', values)
+    assert.matches('aten.add%(mul_?2?, mul%)', values)
+    assert.is_true(double(x):equal(x * 3))
   end)
 
   it('of another body is another graph', function()

@@ -83,8 +83,10 @@ describe('a trace refuses', function()
     local generator = T.generator(1)
     says(refusal(function(a) return a + T.randn({ 3, 4 }, { generator = generator }) end),
       '[trace.', 'aten::randn', here)
-    says(refusal(function(a) return a:bernoulli() end), '[trace.random] aten::bernoulli',
+    says(refusal(function(a) return a:multinomial(1) end), '[trace.random] aten::multinomial',
       'F.dropout', here)
+    says(refusal(function(a) return a:randn_like { generator = generator } end),
+      '[trace.random] aten::randn_like.generator draws from a generator', 'F.randn_like', here)
   end)
 
   it('a write to an input', function()
@@ -170,8 +172,8 @@ describe('a trace refuses', function()
   end)
 
   it('an operator without shapes, by name', function()
-    says(refusal(function(a) return ops.aten.mode(a) end), '[trace.shape]', 'aten::mode',
-      'nnscaler.register_op', here)
+    says(refusal(function(a) return ops.aten.searchsorted(a, a:t()) end), '[trace.shape]',
+      'aten::searchsorted', 'input value tensor must match', 'nnscaler.register_op', 'infer', here)
   end)
 
   it('a trace inside a trace', function()

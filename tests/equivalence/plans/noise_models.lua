@@ -11,7 +11,9 @@ local function add(name, forward)
   end
   Net.forward = forward
   models[name] = { group = 'noise', make = function() return Net() end,
-    sample = function(g) return { x = T.randn({ 4, 4 }, { generator = g, dtype = 'float64' }) } end }
+    sample = function(g)
+      return { x = T.randn({ 4, 4 }, { generator = g, dtype = 'float64' }) }
+    end }
 end
 
 -- Noise of a variational auto-encoder.
