@@ -79,8 +79,8 @@ std::string identifier(std::string_view hint) {
 std::string Names::fresh(std::string_view hint) {
   const std::string base = identifier(hint.empty() ? "x" : hint);
   if (used_.insert(base).second) return base;
-  for (int n = 2;; ++n) {
-    std::string name = fmt::format("{}_{}", base, n);
+  for (int& n = last_.try_emplace(base, 1).first->second;;) {
+    std::string name = fmt::format("{}_{}", base, ++n);
     if (used_.insert(name).second) return name;
   }
 }

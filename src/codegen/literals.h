@@ -31,6 +31,7 @@ class Names {
 
  private:
   std::set<std::string> used_;
+  std::map<std::string, int> last_;  // number of the last name of a hint
 };
 
 // How the operators of a program are called: "aten::add.Tensor" → "aten.add".
