@@ -67,8 +67,8 @@ function Report:log()
     if row.memory.total > top.memory.total then top = row end
   end
   local m = top.memory
-  log.info('Most memory: rank %d with %s (weights %s, gradients %s, optimizer %s, activations of %d '
-    .. 'micro-batch(es) %s)', top.rank, units.bytes(m.total), units.bytes(m.parameters),
+  log.info('Most memory: rank %d with %s (weights %s, gradients %s, optimizer %s, activations of '
+    .. '%d micro-batch(es) %s)', top.rank, units.bytes(m.total), units.bytes(m.parameters),
     units.bytes(m.gradients), units.bytes(m.optimizer), m.in_flight, units.bytes(m.peak))
   log.info('%d program(s) of training in %.2f s, %s of memory', #self.rows,
     base.clock() - self.start, units.bytes(resident()))
