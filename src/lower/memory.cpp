@@ -48,6 +48,16 @@ class Walk {
     }
   }
 
+  // Bytes that nobody but a message holds.
+  int64_t in_messages() {
+    std::map<int, int> count;  // by root
+    for (int slot : sent_) ++count[storage_.root(slot)];
+    int64_t bytes = 0;
+    for (const auto& [root, n] : count)
+      if (counts(root) && names_of(root) == n) bytes += storage_.bytes(root);
+    return bytes;
+  }
+
   int64_t now = 0, peak = 0;
 
  private:
@@ -71,6 +81,7 @@ struct Part {
   int64_t rise = 0;   // the most above what was there at its begin
   int64_t net = 0;    // what it leaves, less what it found
   bool last = false;  // nothing of the micro-batch stays in the stage afterwards
+  int64_t saved = 0;  // of a forward: kept for the backward
 };
 using Parts = std::map<std::pair<int, SegmentKind>, Part>;  // by stage
 
@@ -84,6 +95,7 @@ Parts parts_of(const Program& program) {
     if (segment.kind == SegmentKind::forward) begin = before;
     walk.segment(segment);
     Part part{walk.peak - before, walk.now - before, false};
+    part.saved = walk.now - before - walk.in_messages();
     part.last =
         s + 1 == program.segments.size() || program.segments[s + 1].kind == SegmentKind::forward;
     // Results, such as the loss, go with the last part.
@@ -132,7 +144,7 @@ Memory memory(const Program& program, const std::vector<Action>& order) {
     out.peak = std::max(out.peak, now + part->second.rise);
     now += part->second.net;
     if (kind == SegmentKind::forward) {
-      out.saved = std::max(out.saved, part->second.net);
+      out.saved = std::max(out.saved, part->second.saved);
       out.in_flight = std::max(out.in_flight, ++waiting[stage]);
     }
     if (part->second.last) --waiting[stage];
