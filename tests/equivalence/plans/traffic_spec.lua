@@ -1,5 +1,6 @@
 --- What plans communicate, against closed forms: numbers of collectives and payload bytes to the
 --- byte, for sizes that the number of ranks does not divide too.
+local beside = require 'tests.equivalence.support.beside'
 local ring = require 'tests.equivalence.support.ring'
 local runner = require 'tests.equivalence.plans.runner'
 
@@ -39,7 +40,7 @@ describe('communication of', function()
         assert.equal(1, calls)
         assert.equal(ring(n, r - 1, elements), bytes)
         assert.equal(1, #result.traffic)
-        assert.equal(bytes + ring(n, r - 1, 2), result.sent)
+        assert.equal(bytes + beside(n, r - 1, false), result.sent)
       end
     end)
 
@@ -57,7 +58,7 @@ describe('communication of', function()
           assert.equal(again + once, forward)
           assert.equal(again, backward)
           assert.equal(again + once, scattered)
-          assert.equal(3 * again + 2 * once + ring(n, r - 1, 2) + ring(n, r - 1, 1), result.sent)
+          assert.equal(3 * again + 2 * once + beside(n, r - 1, true), result.sent)
         end
       end)
   end
