@@ -1,4 +1,4 @@
---- A pipeline by hand: three stages of a GPT, cut where a person wants them. The first has the
+--- A pipeline by hand: three stages of a GPT, cut where the user wants them. The first has the
 --- embeddings and the first blocks, the last the head and the loss; `pas_config.blocks` says with
 --- which blocks the second and the third stage start (default: thirds).
 ---

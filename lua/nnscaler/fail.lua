@@ -13,7 +13,7 @@ local kinds = {
 ---@param kind 'usage'|'model'|'plan'|'data'|'communication'|'state'|'internal' who can mend it
 ---@param area string 'folder.operation', as in 'trainer.step'
 ---@param message string what is wrong: value; expected …
----@param hint? string what the person can do
+---@param hint? string what the user can do
 local function fail(kind, area, message, hint)
   if not kinds[kind] then error(("no error kind '%s'"):format(tostring(kind)), 2) end
   error(setmetatable({

@@ -76,7 +76,7 @@ function M.load(path, overrides)
     search_in(folder_of(path))
     return finish({ file = path, text = text, yaml = true }, overrides)
   end
-  fail('usage', 'job.load', ("'%s' is no job"):format(path), 'a job is a .lua or a .yaml file')
+  fail('usage', 'job.load', ("'%s' is not a job"):format(path), 'a job is a .lua or a .yaml file')
 end
 
 --- Makes a job of a table, as a script does. Places in messages are those of the caller.

@@ -120,7 +120,7 @@ function M.declare(specs)
   })
 end
 
---- Describes the parameters that were declared, one a line.
+--- Describes the parameters that were declared, one per line.
 ---@param context nnscaler.params.Context
 ---@return string
 function M.describe(context)

@@ -45,7 +45,8 @@ end
 
 local function mode_of(graph) return graph:training() and 'training' or 'evaluation' end
 
---- Says choices and fallbacks of a program, each once a run.
+--- Logs the notes, the warnings and the operators without a derivative rule of a program, each once
+--- per run.
 ---@param program nnscaler.Program
 local function tell(program)
   for _, text in ipairs(program:notes()) do log.info_once('%s', text) end

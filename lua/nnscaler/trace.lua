@@ -60,7 +60,7 @@ local function describe(model, opts)
              aliases = {}, arg_names = opts.arg_names or {} }
   end
   if type(model) ~= 'table' or type(model.forward) ~= 'function' then
-    fail('usage', 'trace.model', ('a %s is no model; expected a module with a forward function')
+    fail('usage', 'trace.model', ('a %s is not a model; expected a module with a forward function')
       :format(type(model)))
   end
   model:assign_paths()
@@ -111,7 +111,7 @@ end
 ---@param args table arguments of forward; `n` counts them where some are nil
 ---@param opts? nnscaler.trace.Opts
 ---@return nnscaler.Graph
----@return string[] warnings operators that the planner does not know, one a line of the model
+---@return string[] warnings operators that the planner does not know, one per line of the model
 function M.trace(model, args, opts)
   opts = opts or {}
   local training = opts.training ~= false

@@ -95,7 +95,8 @@ Mismatch solve(const std::vector<ShapeNote>& notes, const std::vector<Shape>& sh
           return fmt::format("dim {} of {} should be {}", d, to_string(shapes[i]), known);
       } else if (unknown.size() == 1) {
         if (known == 0 || size % known != 0)
-          return fmt::format("dim {} of {} is no multiple of {}", d, to_string(shapes[i]), known);
+          return fmt::format("dim {} of {} is not a multiple of {}", d, to_string(shapes[i]),
+                             known);
         if (auto m = learn(lengths, unknown[0], size / known)) return m;
       } else {
         open = true;

@@ -73,7 +73,7 @@ struct OpInfo {
   // Alternatives, tried in order; empty: never split (replicated). Input shapes are those of
   // CallView::operands(), output shapes those of infer.
   std::variant<std::monostate, Texts, Texts (*)(const CallView&)> annotations = {};
-  double (*flops)(const CallView&) = nullptr;  // nullptr: one an output element
+  double (*flops)(const CallView&) = nullptr;  // nullptr: one per output element
   // Argument of integers that spells the shape of output 0: rewritten when that output is split.
   std::string_view size_arg = {};
   // Arguments whose tensors the call writes, also where the schema does not say so (batch_norm).

@@ -128,7 +128,7 @@ Texts glu_text(const CallView& call) {
   return {annotation({in}, {out})};
 }
 
-// weight has one element, or one a channel (dimension 1).
+// weight has one element, or one per channel (dimension 1).
 Texts prelu_text(const CallView& call) {
   const size_t rank = first(call).shape.size();
   const DimTexts dims = letters(rank);

@@ -141,7 +141,7 @@ Types outer(const CallView& call) {
            result_type({{operands[0], {}}, {operands[1], {}}})}};
 }
 
-// self + mat1 @ mat2: the inner size is frozen, since self would be added once a part.
+// self + mat1 @ mat2: the inner size is frozen, since self would be added once per part.
 Types add_product(const CallView& call, std::string_view a_name, std::string_view b_name,
                   size_t rank) {
   const TensorType &a = call.tensor(a_name), &b = call.tensor(b_name), &self = call.tensor("self");
@@ -197,7 +197,7 @@ Einsum einsum_of(const CallView& call) {
       } else if (std::isalpha(static_cast<unsigned char>(term[i]))) {
         names.emplace_back(1, term[i]);
       } else {
-        call.fail(fmt::format("equation '{}': '{}' is no letter", text, term[i]));
+        call.fail(fmt::format("equation '{}': '{}' is not a letter", text, term[i]));
       }
     }
     return names;

@@ -43,7 +43,8 @@ Texts annotations_registered(const CallView& call) {
 
 void register_op(Registered op) {
   if (op.name.find("::") == std::string::npos || op.name.find('.') != std::string::npos)
-    fail(ErrorKind::usage, "[register_op] '{}' is no name; expected 'library::operator'", op.name);
+    fail(ErrorKind::usage, "[register_op] '{}' is not a name; expected 'library::operator'",
+         op.name);
   const Registered* known = registered(op.name);
   if (known == nullptr && find(op.name) != nullptr)
     fail(ErrorKind::usage, "[register_op] {} is an operator of the table", op.name);

@@ -1,4 +1,4 @@
-// Operators that a script registers: composites of other operators, and operators of a person's
+// Operators that a script registers: composites of other operators, and operators of the user's
 // library. One registry a thread, since each rank thread has a script of its own.
 #pragma once
 

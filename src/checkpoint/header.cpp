@@ -199,7 +199,7 @@ void check_cover(const std::vector<Entry>& entries, uint64_t size, const Refuse&
 
 Header parse(std::string_view file, std::string_view path, std::string_view area) {
   const auto refuse = [&](std::string_view what) {
-    fail(ErrorKind::state, "[{}] '{}' is no sound safetensors file: {}", area, path, what);
+    fail(ErrorKind::state, "[{}] '{}' is not a valid safetensors file: {}", area, path, what);
   };
   if (file.size() < 8) refuse(fmt::format("it has {} bytes; expected at least 8", file.size()));
   uint64_t size = 0;

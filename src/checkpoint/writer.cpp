@@ -47,7 +47,7 @@ Json entries(const Request& request) {
     const auto it = at.find(piece.parameter);
     if (it == at.end())
       fail(ErrorKind::state,
-           "[checkpoint.save] the state '{}' is of '{}', which is no saved tensor", piece.state,
+           "[checkpoint.save] the state '{}' is of '{}', which is not a saved tensor", piece.state,
            piece.parameter);
     Json& state = out[it->second]["optimizer"][piece.state];
     state = entry_of(piece);
@@ -55,7 +55,7 @@ Json entries(const Request& request) {
   }
   for (const auto& [alias, name] : request.aliases) {
     if (at.count(name) == 0)
-      fail(ErrorKind::state, "[checkpoint.save] '{}' is tied to '{}', which is no saved tensor",
+      fail(ErrorKind::state, "[checkpoint.save] '{}' is tied to '{}', which is not a saved tensor",
            alias, name);
     out.push_back({{"name", alias}, {"alias", name}});
   }

@@ -18,7 +18,7 @@ std::string who() {
 
 }  // namespace
 
-// A usage error is the person's own line: a stack would only hide it.
+// A usage error is the user's own line: a stack would only hide it.
 void report(const Error& e) {
   std::string text = fmt::format("error: {}{}\n", who(), e.message());
   if (!e.hint().empty()) text += fmt::format("hint: {}\n", e.hint());

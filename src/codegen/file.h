@@ -97,7 +97,7 @@ class FileWriter {
   static bool is_saved(const Segment& segment, int slot);
   static std::set<std::string> reserved_names();
   // For each passed external of a body: the result that the instance before made of it, or nothing
-  // when it is one tensor for all. No value at all when the run is no loop.
+  // when it is one tensor for all. No value at all when the run is not a loop.
   std::optional<std::vector<std::optional<size_t>>> carried(const Segment& segment, const Run& run,
                                                             const Body& body);
   std::string table_argument(const std::string& table, const std::string& list,

@@ -15,7 +15,7 @@ class Groups {
   explicit Groups(const lower::Program& program);
   const std::string& name(const Shape& ranks) const { return names_.at(ranks); }
   bool empty() const { return order_.empty(); }
-  // "local tp = rt.group { 0, 1, 2, 3 }", one a line.
+  // "local tp = rt.group { 0, 1, 2, 3 }", one per line.
   std::string lines() const;
   std::vector<std::string> all_names() const;
   // Whether an argument of a call is a group.

@@ -1,4 +1,4 @@
-// The header of a generated file: what it belongs to, and whether a person has edited it.
+// The header of a generated file: what it belongs to, and whether the user has edited it.
 #include "codegen/lua.h"
 
 #include <algorithm>

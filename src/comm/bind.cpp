@@ -37,7 +37,7 @@ constexpr const char* kCurrent = "nnscaler.comm.current";
 using CommunicatorPtr = std::shared_ptr<Communicator>;
 using HandlePtr = std::shared_ptr<Handle>;
 
-// Calls that a person wrote are compared between the ranks; those of a program were agreed on
+// Calls that the user wrote are compared between the ranks; those of a program were agreed on
 // before.
 struct GroupDoor {
   std::shared_ptr<Group> group;

@@ -9,8 +9,8 @@ uint64_t exact_hash(const Graph& graph) {
   return hash_bytes(to_text(graph, false));
 }
 
-// Operators, module paths, ordinals and wiring. An operand is told by its producer (or its name),
-// not by its id; numbers, shapes and dtypes do not count.
+// Hashes operators, module paths, ordinals and which call feeds which. An operand counts as its
+// producer (a leaf as its name), not as its id. Numbers, shapes and dtypes are left out.
 uint64_t structure_hash(const Graph& graph) {
   uint64_t h = hash_bytes("nnscaler structure 1");
   const auto mix = [&h](std::string_view text) { h = hash_bytes("\x1f", hash_bytes(text, h)); };

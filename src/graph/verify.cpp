@@ -43,7 +43,7 @@ Fault data_fits_the_type(const Graph& g) {
   for (const Value& v : g.values) {
     if (v.data.empty()) continue;
     if (v.role != Role::constant || v.producer >= 0)
-      return fmt::format("value %{} has data but is no constant leaf", v.id);
+      return fmt::format("value %{} has data but is not a constant leaf", v.id);
     if (static_cast<int64_t>(v.data.size()) != bytes_of(v.type))
       return fmt::format("constant %{} has {} bytes; its type {} takes {}", v.id, v.data.size(),
                          to_string(v.type), bytes_of(v.type));
@@ -159,7 +159,7 @@ Fault results_are_known(const Graph& g) {
   std::set<int> updated;
   for (const auto& [buffer, value] : g.buffer_updates) {
     if (!known(g, buffer) || at(g, buffer).role != Role::buffer)
-      return fmt::format("update of value %{}, which is no buffer", buffer);
+      return fmt::format("update of value %{}, which is not a buffer", buffer);
     if (!updated.insert(buffer).second) return fmt::format("buffer %{} is updated twice", buffer);
     if (!known(g, value)) return fmt::format("buffer %{} takes unknown value %{}", buffer, value);
     if (at(g, value).type != at(g, buffer).type)

@@ -1,4 +1,4 @@
-// From what a person wrote to the complete job: components in one form, defaults filled in, `$(…)`
+// From what the user wrote to the complete job: components in one form, defaults filled in, `$(…)`
 // replaced, every key and type checked against the schema.
 #pragma once
 

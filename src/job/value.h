@@ -1,5 +1,5 @@
 // A configuration as plain data: what a recipe returned or a YAML file says, each part with the
-// place where a person wrote it. Lua functions and objects appear as opaque values.
+// place where the user wrote it. Lua functions and objects appear as opaque values.
 #pragma once
 
 #include <string>
@@ -36,7 +36,7 @@ struct Value {
       false;  // a scalar from the command line: `text` may be taken where text is expected
 
   bool is(Kind k) const { return kind == k; }
-  // Returns the field's value, or nullptr if this is no map or has no such field.
+  // Returns the field's value, or nullptr if this is not a map or has no such field.
   const Value* find(std::string_view key) const;
   Value* find(std::string_view key);
   // Returns the field's value, added as null if missing; a null value becomes a map first.

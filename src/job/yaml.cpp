@@ -43,7 +43,7 @@ Value convert(const YAML::Node& node, const std::string& file, int depth, size_t
       for (const auto& pair : node) {
         const Mark at = mark_of(pair.first.Mark(), file);
         if (!pair.first.IsScalar())
-          fail(ErrorKind::usage, "[job.key] {}: a key is no plain text", to_string(at));
+          fail(ErrorKind::usage, "[job.key] {}: a key is not plain text", to_string(at));
         const std::string key = pair.first.Scalar();
         if (const Value* before = out.find(key))
           fail(ErrorKind::usage, "[job.key] {}: duplicate key '{}', first written at {}",

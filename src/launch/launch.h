@@ -1,4 +1,4 @@
-// Who started this process among how many: what mpirun, torchrun, Slurm or a person put into the
+// Who started this process among how many: what mpirun, torchrun, Slurm or the user put into the
 // environment, and the back end that follows from it.
 #pragma once
 

@@ -71,7 +71,7 @@ Endpoint Endpoint::parse(const std::string& text) {
     const auto j = nlohmann::json::parse(text);
     return {j.at("host"), j.at("addresses"), j.at("port"), j.at("token"), j.at("beat_s")};
   } catch (const nlohmann::json::exception&) {
-    fail(ErrorKind::usage, "[launch.watch] '{}' is no endpoint of a watch", text);
+    fail(ErrorKind::usage, "[launch.watch] '{}' is not an endpoint of a watch", text);
   }
 }
 

@@ -15,7 +15,7 @@ struct Endpoint {
   std::string host;                    // host_id of the hub
   std::vector<std::string> addresses;  // numeric, of all its interfaces
   int port = 0;
-  std::string token;  // who does not know it is no rank
+  std::string token;  // who does not know it is not a rank
   double beat_s = 1;  // 0: silence means nothing
 
   std::string text() const;

@@ -91,7 +91,7 @@ class Checker {
         break;
       case InstrKind::accumulate:
         if (program_.slot(instr.target).role != SlotRole::parameter)
-          broken("gradient of {}, which is no parameter", name(instr.target));
+          broken("gradient of {}, which is not a parameter", name(instr.target));
         if (program_.slot(instr.target).type != program_.slot(reads(instr)[0]).type)
           broken("gradient {} of parameter {}", to_string(program_.slot(reads(instr)[0]).type),
                  to_string(program_.slot(instr.target).type));
@@ -99,7 +99,7 @@ class Checker {
         break;
       case InstrKind::update:
         if (program_.slot(instr.target).role != SlotRole::buffer)
-          broken("update of {}, which is no buffer", name(instr.target));
+          broken("update of {}, which is not a buffer", name(instr.target));
         break;
       case InstrKind::call:
         if (is_in_place(instr.op)) {

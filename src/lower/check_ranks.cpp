@@ -140,7 +140,7 @@ class Play {
   // Goes on with all members when each is at this call.
   bool meet(int rank, const Event& e) {
     if (std::find(e.group.begin(), e.group.end(), rank) == e.group.end())
-      broken("rank {} calls {} ({}) in group {}, of which it is no member", rank, e.what,
+      broken("rank {} calls {} ({}) in group {}, of which it is not a member", rank, e.what,
              place(*e.instr), fmt::join(e.group, ","));
     for (int other : e.group) {
       if (other < 0 || static_cast<size_t>(other) >= next_.size())

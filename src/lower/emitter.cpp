@@ -52,7 +52,7 @@ std::vector<Ref> Emitter::call_typed(std::string_view op, std::vector<NamedArg> 
   const auto mask = std::find_if(instr.args.begin(), instr.args.end(),
                                  [](const NamedArg& a) { return a.name == "output_mask"; });
   for (size_t i = 0; i < types.size(); ++i) {
-    // An output that is masked off is no tensor at all.
+    // An output that is masked off is not a tensor at all.
     const bool made = mask == instr.args.end() || std::get<std::vector<bool>>(mask->value).at(i);
     outs.push_back(made ? new_slot(types[i], SlotRole::activation) : Ref{});
     instr.outs.push_back(outs.back().id);

@@ -100,7 +100,7 @@ class Emitter {
   }
   // Emits a call with named arguments.
   std::vector<Ref> call(std::string_view op, std::vector<NamedArg> args);
-  // Emits an instruction that is no operator of the table, with outputs of the given types.
+  // Emits an instruction that is not an operator of the table, with outputs of the given types.
   std::vector<Ref> call_typed(std::string_view op, std::vector<NamedArg> args,
                               const std::vector<TensorType>& types);
 

@@ -8,8 +8,8 @@
 namespace nns::lower {
 namespace {
 
-// What a segment made of resting weights alone, at the cost of a gather: the call that made each
-// slot.
+// For each slot that a segment computes from sharded weights alone, the call that made it. Another
+// segment can make the slot again for the price of a gather.
 class Gathered {
  public:
   Gathered(const Program& program, const Segment& segment) {

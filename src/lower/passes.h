@@ -8,8 +8,9 @@ namespace nns::lower {
 // Takes out views that change nothing, joins reshapes of reshapes, and makes a view once that calls
 // of one repeated block ask for several times.
 void fold_views(Program& program);
-// Removes calls whose results nobody reads, last segment first. Of what makes the slots `unsent`,
-// which other ranks of a stage send on, those stay that the others wait for.
+// Removes calls whose results nobody reads, last segment first. `unsent` are slots that another
+// rank of the stage sends on in this rank's place: calls that make them are removed too, except the
+// collectives among them, which the other ranks enter and would wait in.
 void remove_dead_calls(Program& program, const std::vector<int>& unsent);
 // Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so
 // that no whole weight is kept between them.

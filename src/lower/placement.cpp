@@ -134,7 +134,8 @@ const TensorSplit& output_split(const graph::Node& node, const annotate::Split& 
   return i < own ? split.outputs[i] : split.inputs.at(written_operand(node, i - own));
 }
 
-// Parts that need what other parts know cannot wait for them in turns.
+// Refuses to run the parts of an assisted split one after another on a device: they communicate, so
+// each would wait for a part that has not started.
 void refuse_assisted(const annotate::CallView& call, const annotate::Split& split,
                      const plan::OpPlan& op) {
   if (annotate::is_assisted(call, split))

@@ -12,7 +12,7 @@ namespace {
 
 using graph::Json;
 
-// Text in the making: programs are long, and there is one a rank, so no tree stands in between.
+// Text in the making: programs are long, and there is one per rank, so no tree stands in between.
 class Writer {
  public:
   void raw(std::string_view text) { out_ += text; }

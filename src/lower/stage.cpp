@@ -255,7 +255,7 @@ std::vector<NamedArg> StageLowering::local_call(const Node& node, int turn, Call
   return args;
 }
 
-// The person's function before or after a call, if the plan has one.
+// The user's function before or after a call, if the plan has one.
 void StageLowering::emit_hook(const Node& node, bool before, std::vector<Ref> tensors) {
   if (!where_.planned()) return;
   const plan::Hooks& hooks = layouts_.fitted().ops[static_cast<size_t>(node.id)].hooks;

@@ -32,7 +32,7 @@ class Tape {
   const CallSite& site() const { return site_; }
 
   // Writes the reverse pass from outputs, each with its seed, and returns the gradient of every
-  // slot that is no leaf (-1: none). `leaf` receives each gradient of a slot for which `is_leaf`
+  // slot that is not a leaf (-1: none). `leaf` receives each gradient of a slot for which `is_leaf`
   // holds, at once and once per use.
   struct Leaves {
     std::function<bool(Ref)> is_leaf;

@@ -10,7 +10,7 @@
 namespace nns::lower {
 
 struct Traffic {
-  std::string segment;  // "step": sums of gradients, once a step
+  std::string segment;  // "step": sums of gradients, once per step
   std::string op;       // "all_reduce"
   int ranks = 0;        // of the group; 0: point to point
   int64_t calls = 0;

@@ -48,7 +48,7 @@ inline bool is_local(const Program& program, int slot) {
 
 // Whether the result of `op` has memory of its own. Unknown operators count as views.
 bool makes_memory(std::string_view op);
-// Whether `op` does something beside its results: other ranks wait for it, or a person does.
+// Whether `op` does something beside its results: other ranks wait for it, or the user does.
 inline bool has_effect(std::string_view op) {
   return op == "comm::send" || op == "comm::receive" || op == "comm::move" ||
          op.starts_with("hook::");

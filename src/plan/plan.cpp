@@ -188,7 +188,7 @@ Plan from_json(std::string_view text) {
   } catch (const nlohmann::json::exception& e) {
     fail(ErrorKind::state, "[plan.load] malformed plan: {}", e.what());
   } catch (const std::logic_error& e) {  // stoull
-    fail(ErrorKind::state, "[plan.load] malformed plan: structure is no hexadecimal number");
+    fail(ErrorKind::state, "[plan.load] malformed plan: structure is not a hexadecimal number");
   }
 }
 

@@ -32,7 +32,7 @@ struct OpKey {
 // "h.0.attn aten::linear#1"
 std::string to_string(const OpKey& key);
 
-// Functions of a person that run around an operator, by the names that `require` finds them by;
+// Functions of the user that run around an operator, by the names that `require` finds them by;
 // `meta` is handed to them.
 struct Hooks {
   std::string before, after, meta;

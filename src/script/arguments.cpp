@@ -125,7 +125,7 @@ void preload(lua_State* L, const char* name, lua_CFunction open) {
 }
 
 Place caller_place(lua_State* L) {
-  // Plumbing is library code whose lines tell a person nothing about their model.
+  // Plumbing is library code whose lines tell the user nothing about their model.
   static constexpr std::string_view plumbing[] = {"nnscaler/nn/", "nnscaler/tensor",
                                                   "nnscaler/functional"};
   Place first;

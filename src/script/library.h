@@ -23,7 +23,7 @@ void open_library(State& state);
 // it is loaded, since it stands below this one.
 void set_core_opener(void (*open)(lua_State*));
 
-// Opens libnnscaler_torch beside this library (once a process) and registers its modules in the
+// Opens libnnscaler_torch beside this library (once per process) and registers its modules in the
 // state. Throws a state Error with the loader's words if it cannot be opened.
 void open_torch(lua_State* L);
 

@@ -90,7 +90,7 @@ template <lua_CFunction F>
 int guarded(lua_State* L) {
   try {
     return F(L);
-  } catch (const std::exception& e) {  // a Lua error is no std::exception and passes
+  } catch (const std::exception& e) {  // a Lua error is not a std::exception and passes
     push_exception(L, e);
   }
   return lua_error(L);
@@ -161,7 +161,7 @@ void make_type(lua_State* L, const char* type, std::initializer_list<luaL_Reg> m
 }
 
 // Place of the innermost Lua frame outside our library's plumbing (lua/nnscaler/nn, tensor, …):
-// the line a person wrote. Returns file and line, or {"", 0}.
+// the line the user wrote. Returns file and line, or {"", 0}.
 struct Place {
   std::string file;
   int line = 0;

@@ -10,7 +10,7 @@ struct MemoryCount {
   int64_t peak = 0;  // the most since the start or the last reset
 };
 
-// Makes ours LibTorch's allocator, once a process. Blocks made before keep their own deleter.
+// Makes ours LibTorch's allocator, once per process. Blocks made before keep their own deleter.
 void install_allocator();
 MemoryCount cpu_memory() noexcept;
 void reset_peak() noexcept;

@@ -57,7 +57,7 @@ at::Tensor wrapped_number(const at::Scalar& scalar) {
   return tensor;
 }
 
-// One value that is no list. `index` may be relative to the top.
+// One value that is not a list. `index` may be relative to the top.
 bool read_one(Frame& frame, const Want& want, int index, Pass pass, Operand& out) {
   lua_State* L = frame.L;
   const int type = lua_type(L, index);

@@ -24,7 +24,7 @@ using Operand = std::variant<c10::IValue, Box*, std::vector<Box*>>;
 
 struct Call {
   const c10::OperatorHandle* op = nullptr;  // lives as long as the process
-  std::vector<Operand> args;                // one a schema argument, in its order, defaults filled
+  std::vector<Operand> args;  // one per schema argument, in its order, defaults filled
 };
 
 class Interceptor {

@@ -1,4 +1,4 @@
-// Properties and methods of tensors that are no operators.
+// Properties and methods of tensors that are not operators.
 #include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/autograd.h>
 

@@ -99,7 +99,7 @@ int make_parameter(lua_State* L) {
   lua_getfield(L, 1, "part_of");
   if (!lua_isnil(L, -1)) {
     const std::shared_ptr<Parameter> whole = check_box(L, lua_gettop(L)).parameter;
-    if (!whole) fail(ErrorKind::model, "[tensor.parameter] part_of is no parameter");
+    if (!whole) fail(ErrorKind::model, "[tensor.parameter] part_of is not a parameter");
     return make_part(L, *whole);
   }
   auto p = std::make_shared<Parameter>();

@@ -13,7 +13,7 @@
 
 namespace nns::trace {
 
-// An argument that is no tensor, as the graph spells it: dtypes, devices and layouts by name.
+// An argument that is not a tensor, as the graph spells it: dtypes, devices and layouts by name.
 // Throws a model Error that names operator and argument where a graph cannot hold it.
 graph::Arg to_arg(const c10::IValue& value, const c10::Argument& argument, const std::string& op);
 

@@ -471,7 +471,7 @@ graph::Graph Recorder::finish(std::vector<graph::Nest> outputs) {
                       to_string(graph_.value({node.outputs[0]}).type), node.op,
                       describe({node.module, node.loc, node.source_text, node.context})),
           "a branch on a tensor (`if t`, `t == 0`) sees no data while a model is traced: select "
-          "with `where`; if it is no branch, compute it only where it is returned");
+          "with `where`; if it is not a branch, compute it only where it is returned");
   }
   graph::verify(graph_);
   return std::move(graph_);

@@ -72,7 +72,7 @@ class Recorder final : public tensor::Interceptor {
     anchors_.emplace_back(std::move(name), static_cast<int>(graph_.nodes.size()));
   }
   const std::vector<std::pair<std::string, int>>& anchors() const { return anchors_; }
-  // Warnings in the order in which they arose, one a site.
+  // Warnings in the order in which they arose, one per site.
   const std::vector<std::string>& warnings() const { return warnings_; }
 
   Site site_of(lua_State* L);
@@ -114,9 +114,9 @@ class Recorder final : public tensor::Interceptor {
   std::map<const tensor::Parameter*, int> parameters_;  // handles
   std::map<const c10::TensorImpl*, int> constants_;     // handles
   std::vector<at::Tensor> kept_;  // constants stay alive: identity is by address
-  std::vector<std::shared_ptr<tensor::Traced>> traced_;  // one a handle, or null
+  std::vector<std::shared_ptr<tensor::Traced>> traced_;  // one per handle, or null
   std::map<std::pair<std::string, std::string>, int> ordinals_;
-  std::vector<bool> consumed_;                // one a value
+  std::vector<bool> consumed_;                // one per value
   std::vector<std::pair<int, int>> buffers_;  // value id → handle
   std::set<std::string> warned_;
   std::vector<std::string> warnings_;

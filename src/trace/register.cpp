@@ -1,5 +1,5 @@
 // nnscaler.register_op: composites (Lua functions over tensors, recorded as one node) and operators
-// of a person's library.
+// of the user's library.
 #include "trace/register.h"
 
 #include <ATen/core/Tensor.h>
@@ -179,7 +179,7 @@ TensorSplit split_of(const std::string& text) {
   if (text.size() > 1 && text[0] == 'D' &&
       text.find_first_not_of("0123456789", 1) == std::string::npos && text.size() < 4)
     return {Kind::dims, {std::stoi(text.substr(1))}, false};
-  fail(ErrorKind::usage, "[register_op] '{}' is no split; expected R, V or D with a dim, as D0",
+  fail(ErrorKind::usage, "[register_op] '{}' is not a split; expected R, V or D with a dim, as D0",
        text);
 }
 std::vector<TensorSplit> splits_at(lua_State* L, int table, const char* key) {

@@ -170,7 +170,7 @@ void check_loss(const std::vector<Nest>& outputs, const Recorder& recorder,
   if (loss == nullptr)
     throw Error(
         ErrorKind::model,
-        fmt::format("[trace.loss] the first result of forward is no tensor at {}; expected a "
+        fmt::format("[trace.loss] the first result of forward is not a tensor at {}; expected a "
                     "loss",
                     place),
         hint);
@@ -248,7 +248,7 @@ int record(lua_State* L) {
     const std::string name = script::field_string(L, at, "name", "");
     lua_getfield(L, at, "tensor");
     const tensor::Box& box = tensor::check_box(L, -1);
-    if (!box.parameter) fail(ErrorKind::model, "[trace.parameter] '{}' is no parameter", name);
+    if (!box.parameter) fail(ErrorKind::model, "[trace.parameter] '{}' is not a parameter", name);
     recorder.add_parameter(box.parameter, name);
   });
   each(L, 1, "aliases", [&](int at) {

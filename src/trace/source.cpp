@@ -40,7 +40,7 @@ const std::vector<std::string>& lines_of(const std::string& file) {
   return found->second;  // never removed, so the reference stays good
 }
 
-// Library code whose lines tell a person nothing about their model.
+// Library code whose lines tell the user nothing about their model.
 bool is_plumbing(std::string_view file) {
   static constexpr std::array parts = {"nnscaler/nn/", "nnscaler/tensor/", "nnscaler/functional",
                                        "nnscaler/ops.", "nnscaler/recompute."};

@@ -1,4 +1,4 @@
---- recipes/nanogpt.lua with a watch: `cpu=FILE` gets the CPU seconds of each step, one a line.
+--- recipes/nanogpt.lua with a watch: `cpu=FILE` gets the CPU seconds of each step, one per line.
 --- Where other work disturbs the machine they say more than wall time does.
 local ffi = require 'ffi'
 local nnscaler = require 'nnscaler'

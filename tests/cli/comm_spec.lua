@@ -1,4 +1,4 @@
--- Ranks as processes: the cases of the rank threads under mpirun and torchrun, and what a person
+-- Ranks as processes: the cases of the rank threads under mpirun and torchrun, and what the user
 -- reads when joining fails.
 local shell = require 'tests.cli.support.shell'
 local cases = require 'tests.lua.support.comm_cases'

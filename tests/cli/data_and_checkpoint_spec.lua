@@ -1,4 +1,4 @@
--- The program as a person starts it: what it says, and with which exit code, about data it cannot
+-- The program as the user starts it: what it says, and with which exit code, about data it cannot
 -- use and checkpoints it cannot load.
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
@@ -121,10 +121,11 @@ describe('a checkpoint on the command line', function()
   it('that is truncated is named, and not loaded', function()
     local resumed, shown = damaged('model.safetensors', function(b) return b:sub(1, -9) end)
     assert.matches("0000%-0004' cannot be loaded; nothing was changed:", resumed)
-    assert.matches("model.safetensors' is no sound safetensors file: .*truncated", resumed)
+    assert.matches("model.safetensors' is not a valid safetensors file: .*truncated", resumed)
     assert.matches('truncated', shown)
     resumed = damaged('optimizer.safetensors', function() return '' end)
-    assert.matches("optimizer.safetensors' is no sound safetensors file: it has 0 bytes", resumed)
+    assert.matches("optimizer.safetensors' is not a valid safetensors file: it has 0 bytes",
+      resumed)
   end)
 
   it('whose tensors are not those of the model is named tensor by tensor', function()

@@ -1,4 +1,4 @@
--- What a person reads who makes a mistake in a job, on the command line, or in a script.
+-- What the user reads who makes a mistake in a job, on the command line, or in a script.
 local base = require 'nnscaler._C.base'
 local core = require 'nnscaler._C.job'
 local shell = require 'tests.cli.support.shell'
@@ -147,7 +147,7 @@ hint: end the recipe with return { model = …, dataset = …, … }]],
     refused("error: [job.load] cannot read 'no_such.lua': No such file or directory",
       shell.nnscaler 'run no_such.lua')
     refused([[
-error: [job.load] 'notes.txt' is no job
+error: [job.load] 'notes.txt' is not a job
 hint: a job is a .lua or a .yaml file]],
       shell.nnscaler 'run notes.txt')
   end)

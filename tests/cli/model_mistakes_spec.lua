@@ -1,4 +1,4 @@
--- What a person reads whose model is wrong: operator, module path, shapes, lines.
+-- What the user reads whose model is wrong: operator, module path, shapes, lines.
 local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
@@ -39,7 +39,7 @@ describe('a model', function()
       'r.lua:5')
   end)
 
-  it('whose loss is no scalar', function()
+  it('whose loss is not a scalar', function()
     refused(4, 'return self.part(sample.x)', '[2, 3]', 'scalar')
   end)
 

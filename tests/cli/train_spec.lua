@@ -243,7 +243,7 @@ describe('mistakes in a job', function()
     assert.matches('max_train_steps', said)
     said, code = run 'global_batch_size=5 micro_batch_size=2'
     assert.equal(2, code)
-    assert.matches('global_batch_size 5 is no multiple of micro_batch_size 2', said)
+    assert.matches('global_batch_size 5 is not a multiple of micro_batch_size 2', said)
     said, code = run 'optimizer.args.learning_rate=1'
     assert.equal(2, code)
     assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, lr", said)

@@ -94,7 +94,7 @@ describe('safetensors', function()
 
   it('refuse a pickle by another name', function()
     base.file_write(path, 'PK\3\4' .. ('\0'):rep(100))
-    assert.matches('is no sound safetensors file', refusal(C.read_safetensors, path))
+    assert.matches('is not a valid safetensors file', refusal(C.read_safetensors, path))
   end)
 end)
 
@@ -234,7 +234,7 @@ describe('a checkpoint that does not fit', function()
     local message = attempt(function(path)
       rewrite(path, 'model.safetensors', function(b) return b:sub(1, -5) end)
     end)
-    assert.matches("model.safetensors' is no sound safetensors file: .*the file is truncated",
+    assert.matches("model.safetensors' is not a valid safetensors file: .*the file is truncated",
       message)
     message = attempt(function(path)
       rewrite(path, 'optimizer.safetensors', function(b) return b:sub(1, 5) end)
@@ -269,7 +269,7 @@ describe('a checkpoint that does not fit', function()
   end)
 
   it('is refused when its manifest is not one, or newer', function()
-    assert.matches('is no manifest of a checkpoint', attempt(function(path)
+    assert.matches('is not a manifest of a checkpoint', attempt(function(path)
       base.file_write(path .. '/manifest.json', '{')
     end))
     assert.matches('has version 2; this program reads up to 1', attempt(function(path)
@@ -319,11 +319,11 @@ describe('the state', function()
 
   it('refuses tensors that cannot be named', function()
     local dir = fresh()
-    assert.matches("state 'exp_avg' is of 'none', which is no saved tensor", refusal(
+    assert.matches("state 'exp_avg' is of 'none', which is not a saved tensor", refusal(
       checkpoint.save, dir, contents(1, { optimizer = { { parameter = 'none', name = 'exp_avg',
         data = T.zeros { 1 } } } })))
-    assert.matches("'x' is tied to 'none', which is no saved tensor", refusal(checkpoint.save, dir,
-      contents(1, { aliases = { { 'x', 'none' } } })))
+    assert.matches("'x' is tied to 'none', which is not a saved tensor", refusal(checkpoint.save,
+      dir, contents(1, { aliases = { { 'x', 'none' } } })))
     assert.same({}, base.list_folder(dir))
   end)
 end)

@@ -31,7 +31,7 @@ describe('repeated layers', function()
     assert.same({ 'layers_forward', 'layers_backward' }, functions_of(text))
     assert.equal(1, count(text, 'for i = 0, 3 do'))
     assert.equal(1, count(text, 'for i = 3, 0, -1 do'))
-    assert.equal(4, count(text, 'comm.all_reduce(')) -- two a layer and direction, written once
+    assert.equal(4, count(text, 'comm.all_reduce(')) -- two per layer and direction, written once
   end)
 
   it('are one function on each stage, also beside the cuts', function()

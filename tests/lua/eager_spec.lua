@@ -112,7 +112,7 @@ describe('the eager engine', function()
     assert.equal(2, result.weight)
   end)
 
-  it('refuses what is no loss', function()
+  it('refuses what is not a loss', function()
     local function forward(f)
       local Bad = nn.class 'Bad'
       function Bad:init() self.w = nn.Parameter { shape = { 2 } } end

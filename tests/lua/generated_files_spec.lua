@@ -55,7 +55,7 @@ describe('a generated file', function()
     assert.equal(written, base.file_read(path))
   end)
 
-  it('runs as it is when a person edited it, and is never overwritten', function()
+  it('runs as it is when the user edited it, and is never overwritten', function()
     local loss = step(engine { gen_savedir = folder })
     local text = edit('\n  return (%w+)\nend', '\n  return rt.operators("aten", { mul = '
       .. '"mul.Tensor" }).mul(%1, 10)\nend')
@@ -79,7 +79,7 @@ describe('a generated file', function()
     assert.not_equal(before, base.file_read(path))
   end)
 
-  it('of another model that a person edited stops the run', function()
+  it('of another model that the user edited stops the run', function()
     step(engine { gen_savedir = folder })
     local text = edit('\nlocal function forward', '\n-- mine\nlocal function forward')
     assert.matches('was edited by hand, but differs from this run in\n  the traced model',
@@ -87,7 +87,7 @@ describe('a generated file', function()
     assert.equal(text, base.file_read(path))
   end)
 
-  it('that is no program is refused', function()
+  it('that is not a program is refused', function()
     step(engine { gen_savedir = folder })
     local header = base.file_read(path):match '^(.-\n)local'
     base.file_write(path, header .. 'local x = = 1\n')

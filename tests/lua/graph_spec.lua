@@ -91,10 +91,10 @@ describe('verifying an operator', function()
       report.problems[1], 1, true)
   end)
 
-  it('names what is no operator', function()
+  it('names what is not an operator', function()
     local ok, err = pcall(verify.operator, 'relu')
     assert.is_false(ok)
-    assert.matches("[verify.op] 'relu' is no operator; expected a name as 'aten::linear'",
+    assert.matches("[verify.op] 'relu' is not an operator; expected a name as 'aten::linear'",
       tostring(err), 1, true)
   end)
 end)

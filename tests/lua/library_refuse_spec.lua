@@ -35,7 +35,7 @@ end
 
 local cases = {
   -- what can be made parallel
-  { 'a table that is no module', '[library.parallelize] a table cannot be made parallel',
+  { 'a table that is not a module', '[library.parallelize] a table cannot be made parallel',
     function() nnscaler.parallelize({}, { x() }, 'dp', {}, options) end },
   { 'a policy of another type', '[library.parallelize] the policy is a number',
     function() nnscaler.parallelize(Net(), { x() }, 3, {}, options) end },
@@ -60,7 +60,7 @@ local cases = {
       function Outer:forward(v) return self.a(v):mean() end
       require('nnscaler.trace').trace(Outer(), { x() })
     end },
-  { 'a class of a parallel class', "[nn.class] the parent of 'More' is no class",
+  { 'a class of a parallel class', "[nn.class] the parent of 'More' is not a class",
     function() nn.class('More', nnscaler.parallelize(Net, { x() }, 'dp', {}, options)) end },
   { 'a method of a parallel class', "[library.class] 'forward' set in the parallel class of Net",
     function()
@@ -89,7 +89,8 @@ local cases = {
   { 'compiling for an unknown number of ranks', 'without compute_config.runtime_ngpus',
     function() make({}, { gen_savedir = '', load_module = false }) end },
   -- arguments of forward
-  { 'an unknown argument', "dummy_args has 'z', which is no argument of Net.forward; expected x, y",
+  { 'an unknown argument',
+    "dummy_args has 'z', which is not an argument of Net.forward; expected x, y",
     function() nnscaler.parallelize(Net(), { z = x() }, 'dp', {}, options) end },
   { 'dummy_args of another type', 'dummy_args is a number; expected arguments of forward by name',
     function() nnscaler.parallelize(Net(), 3, 'dp', {}, options) end },
@@ -98,15 +99,15 @@ local cases = {
     function()
       nnscaler.parallelize(Net(), { x = x(), y = x() }, 'dp', { use_end2end = true }, options)
     end },
-  { 'a loss that is no scalar', '[trace.loss] the loss that forward returns',
+  { 'a loss that is not a scalar', '[trace.loss] the loss that forward returns',
     function()
       nnscaler.parallelize(Net(), { x = x() }, 'dp', { use_end2end = true }, options)
     end },
   { 'forward of an end-to-end module', 'forward of End, an end-to-end module; expected train_step',
     function() ended() { x = x() } end },
-  { 'train_step of another module', 'train_step of Net, which is no end-to-end module',
+  { 'train_step of another module', 'train_step of Net, which is not an end-to-end module',
     function() ready():train_step { x() } end },
-  { 'samples that are no list', 'samples is a userdata; expected a list',
+  { 'samples that are not a list', 'samples is a userdata; expected a list',
     function() ended():train_step(x()) end },
   { 'no sample', 'samples is an empty list', function() ended():train_step { } end },
   { 'train_step in evaluation mode', 'train_step of End in evaluation mode',
@@ -197,7 +198,7 @@ local cases = {
         :state_dict()
     end },
   -- states
-  { 'something else than states', 'entry 1 is no state; expected what state_dict returns',
+  { 'something else than states', 'entry 1 is not a state; expected what state_dict returns',
     function() nnscaler.merge_state_dicts { { weights = {} } } end },
   { 'a weight of another shape', "'fc.weight' has shape [2, 2]; expected [3, 3]",
     function() nnscaler.load_merged_state_dict(ready(), { ['fc.weight'] = T.ones { 2, 2 } }) end },

@@ -12,13 +12,13 @@ describe('the device of a rank', function()
     assert.equal('cuda:3', ranks.device('cuda', place(3, 4), 8))
   end)
 
-  it('is the one that a person names', function()
+  it('is the one that the user names', function()
     assert.equal('cuda:1', ranks.device('cuda:1', place(0, 4), 2))
   end)
 
   it('is missing where a host has more ranks than GPUs', function()
     assert.error_matches(function() ranks.device('cuda', place(0, 4), 2) end,
-      '%[comm.devices%] 4 ranks on this host, but it shows 2 GPU%(s%); expected one a rank')
+      '%[comm.devices%] 4 ranks on this host, but it shows 2 GPU%(s%); expected one per rank')
   end)
 
   it('is left to joining where no GPU can be used, which says why', function()

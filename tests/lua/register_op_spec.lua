@@ -102,7 +102,7 @@ describe('a registered operator', function()
   it('is refused with mistakes', function()
     local function refused(name, spec) return message(register_op, name, spec) end
     local function body(x) return x end
-    assert.matches("'swish' is no name; expected 'library::operator'",
+    assert.matches("'swish' is not a name; expected 'library::operator'",
       refused('swish', { body = body }))
     assert.matches('aten::linear is an operator of the table', refused('aten::linear', {
       body = body }))
@@ -111,7 +111,7 @@ describe('a registered operator', function()
       annotation = 'a -> a +', body = body }))
     assert.matches('its body takes %.%.%.', refused('tests::x', {
       body = function(...) return ... end }))
-    assert.matches("'S' is no split; expected R, V or D", refused('tests::x', {
+    assert.matches("'S' is not a split; expected R, V or D", refused('tests::x', {
       body = body, rules = { { input = 0, dim = 0, inputs = { 'S' }, outputs = { 'R' } } } }))
     assert.matches('none.so', refused('tests::x', { library = '/tmp/none.so' }))
     assert.matches("'tests::none' is not registered", message(verify.check, 'tests::none', place))

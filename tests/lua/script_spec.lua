@@ -92,7 +92,7 @@ describe('errors', function()
     assert.matches("in function 'deep'", err.traceback)
   end)
 
-  it('that are values of a person pass through coroutines as they are', function()
+  it('that are values of the user pass through coroutines as they are', function()
     local mine = {}
     local ok, err = pcall(coroutine.wrap(function() error(mine) end))
     assert.is_false(ok)

@@ -145,7 +145,7 @@ describe('a second start from written files', function()
     end
   end)
 
-  it('refuses content with a right hash that is no program', function()
+  it('refuses content with a right hash that is not a program', function()
     again {}
     local path = folder .. '/Net/gencode0.json'
     local record = base.json_decode(base.file_read(path))

@@ -259,7 +259,7 @@ describe('a traced model', function()
     assert.are.equal(6, nnscaler.recompute(function(a) return a * 2 end, 3))
   end)
 
-  it('warns of operators that the table does not know, once a line', function()
+  it('warns of operators that the table does not know, once per line', function()
     local _, warnings = trace(function(x)
       for _ = 1, 3 do x = ops.aten.i0(x) end
       return x:sum()

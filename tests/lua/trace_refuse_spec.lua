@@ -195,13 +195,13 @@ describe('a training trace refuses', function()
     return tostring(e)
   end
 
-  it('a loss that is no scalar', function()
+  it('a loss that is not a scalar', function()
     says(training_refusal(function(a)
       return a * 2
     end), '[trace.loss]', 'float32[3, 4]', here, 'scalar')
   end)
 
-  it('a loss that is no floating number', function()
+  it('a loss that is not a floating number', function()
     says(training_refusal(function(a) return a:argmax() end), '[trace.loss]', 'int64[]')
   end)
 
@@ -210,7 +210,7 @@ describe('a training trace refuses', function()
     says(training_refusal(function() return 3 end), '[trace.loss]', 'no tensor')
   end)
 
-  it('tokens that are no number', function()
+  it('tokens that are not number', function()
     says(training_refusal(function(a) return a:sum(), { tokens = a } end), '`tokens`',
       'float32[3, 4]')
   end)

@@ -20,7 +20,7 @@ describe('batch sizes', function()
       { micro_batch_size = 4, global_batch_size = 10, grad_accumulation_steps = 3 }, 1)
     assert.matches('global_batch_size 10 is not micro_batch_size 4', said, 1, true)
     assert.matches('grad_accumulation_steps 3 = 12', said, 1, true)
-    assert.matches('global_batch_size 10 is no multiple of micro_batch_size 4',
+    assert.matches('global_batch_size 10 is not a multiple of micro_batch_size 4',
       message(batches.accumulation, { micro_batch_size = 4, global_batch_size = 10 }, 1), 1, true)
   end)
 end)

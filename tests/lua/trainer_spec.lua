@@ -278,7 +278,7 @@ local function echo_data(values)
   }
 end
 
-describe('losses that are no numbers', function()
+describe('losses that are not numbers', function()
   local folder
   before_each(function() folder = runs.folder() end)
   after_each(function() runs.remove(folder) end)

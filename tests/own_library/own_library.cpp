@@ -1,4 +1,4 @@
-// A shared library as a person would write it: one operator, registered with LibTorch, that knows
+// A shared library as the user would write it: one operator, registered with LibTorch, that knows
 // nothing of nnscaler.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/mul.h>

@@ -174,7 +174,7 @@ TEST_CASE("a group of the wrong ranks is refused") {
   SECTION("others") {
     group = {1, 2};
     CHECK_THROWS_WITH(c.check(), Catch::Contains("rank 0 calls comm::all_reduce") &&
-                                     Catch::Contains("of which it is no member"));
+                                     Catch::Contains("of which it is not a member"));
   }
   SECTION("one too many") {
     group = {0, 1, 4};

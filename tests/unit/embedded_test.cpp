@@ -75,7 +75,7 @@ TEST_CASE("inputs that want no gradient get none") {
   CHECK(p.segments[1].outputs.empty());
 }
 
-TEST_CASE("a module inside a hand-written model is no pipeline") {
+TEST_CASE("a module inside a hand-written model is not a pipeline") {
   const graph::Graph g = two_results();
   auto plan = std::make_shared<plan::Plan>();
   plan->plan_ngpus = plan->runtime_ngpus = 2;

@@ -32,7 +32,7 @@ std::string refusal(const std::string& file) {
     parse(file, "x.safetensors", "checkpoint.read");
   } catch (const Error& e) {
     REQUIRE(e.kind() == ErrorKind::state);
-    REQUIRE(e.message().rfind("[checkpoint.read] 'x.safetensors' is no sound safetensors file: ",
+    REQUIRE(e.message().rfind("[checkpoint.read] 'x.safetensors' is not a valid safetensors file: ",
                               0) == 0);
     return e.message();
   }

@@ -46,13 +46,13 @@ local function read_manifest(path)
     fail('state', 'checkpoint.load', ("there is no checkpoint '%s'"):format(path))
   end
   if base.file_exists(file) ~= 'file' then
-    fail('state', 'checkpoint.load', ("'%s' is no whole checkpoint: it has no manifest.json")
+    fail('state', 'checkpoint.load', ("'%s' is not a whole checkpoint: it has no manifest.json")
       :format(path))
   end
   local ok, manifest = pcall(function() return base.json_decode(base.file_read(file)) end)
   if not ok or type(manifest) ~= 'table' or manifest.format ~= 'nnscaler checkpoint'
     or type(manifest.tensors) ~= 'table' or type(manifest.trainer) ~= 'table' then
-    fail('state', 'checkpoint.load', ("'%s' is no manifest of a checkpoint%s"):format(file,
+    fail('state', 'checkpoint.load', ("'%s' is not a manifest of a checkpoint%s"):format(file,
       ok and '' or ': ' .. message_of(manifest)))
   end
   if type(manifest.version) ~= 'number' or manifest.version > C.version then

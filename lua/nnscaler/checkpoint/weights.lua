@@ -47,7 +47,7 @@ local function of_index(path, index)
   local ok, told = pcall(function() return base.json_decode(base.file_read(index)) end)
   local map = ok and type(told) == 'table' and told.weight_map
   if type(map) ~= 'table' then
-    fail('state', area, ("'%s' is no index of safetensors files; expected a weight_map"):format(
+    fail('state', area, ("'%s' is not an index of safetensors files; expected a weight_map"):format(
       index))
   end
   local list = {}

@@ -62,8 +62,8 @@ local function codec(saved)
       local ids = {}
       for word in text:gmatch '%S+' do
         ids[#ids + 1] = tonumber(word)
-          or fail('usage', 'generate.prompt', ("'%s' is no token id; the data of this model have "
-            .. 'no characters'):format(word))
+          or fail('usage', 'generate.prompt', ("'%s' is not a token id; the data of this model "
+            .. 'have no characters'):format(word))
       end
       return ids
     end,

@@ -16,7 +16,7 @@ local M = {}
 ---@field steps? integer
 ---@field log_level? string
 
--- The worst rows of all ranks: one a thing compared, in order of first sight.
+-- The worst rows of all ranks: one per thing compared, in order of first sight.
 local function gather(results)
   local list, by_name = {}, {}
   for r, result in ipairs(results) do

@@ -67,7 +67,7 @@ end
 local Hooks = {}
 Hooks.__index = Hooks
 
---- Makes the hooks of a job; unknown names and values that are no functions are refused.
+--- Makes the hooks of a job; unknown names and values that are not functions are refused.
 ---@param hook table|string|nil
 ---@return nnscaler.Hooks
 function M.new(hook)

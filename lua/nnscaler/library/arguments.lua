@@ -68,7 +68,7 @@ function M.list(module, names, given, end2end)
     if type(key) == 'string' and (key ~= 'n' or place.n) then
       local i = place[key]
       if not i then
-        fail('usage', 'library.dummy_args', ("dummy_args has '%s', which is no argument of "
+        fail('usage', 'library.dummy_args', ("dummy_args has '%s', which is not an argument of "
           .. '%s.forward; expected %s'):format(key, module.class_name, #names > 0
           and table.concat(names, ', ') or 'a list, as forward names none'))
       end

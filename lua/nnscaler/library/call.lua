@@ -7,7 +7,7 @@ local sorted = require 'nnscaler.sorted'
 local tree = require 'nnscaler.runtime.tree'
 local tensor = require 'nnscaler.tensor'
 
--- What a program's function of autograd is made of; found once a program.
+-- What a program's function of autograd is made of; found once per program.
 local function describe(program)
   local names = program.lowered:input_gradients()
   local about = { inputs = names, parameters = {}, labels = {}, seeds = {} }

@@ -102,7 +102,7 @@ function M.merge_state_dicts(states)
   local weights, tensors, optimizer = merger(), merger(), nil
   for i, state in ipairs(states) do
     if type(state) ~= 'table' or not state.weights or not state.parts then
-      fail('usage', 'library.merge', ('entry %d is no state; expected what state_dict returns')
+      fail('usage', 'library.merge', ('entry %d is not a state; expected what state_dict returns')
         :format(i))
     end
     for name, data in sorted.sorted_pairs(state.weights) do

@@ -147,7 +147,7 @@ function Parallel:infer_step(samples)
   return steps.infer(self, samples)
 end
 
---- Sums this module's gradients over the ranks that hold addends of them; once a step.
+--- Sums this module's gradients over the ranks that hold addends of them; once per step.
 function Parallel:sync_grad()
   local state = self._parallel
   if state.summed then return end

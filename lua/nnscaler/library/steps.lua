@@ -15,8 +15,8 @@ local function is_staged(sharing) return sharing and sharing.stages.count > 1 en
 local function check(module, samples, method)
   local state = module._parallel
   if not state.end2end then
-    fail('usage', 'library.' .. method, ('%s of %s, which is no end-to-end module; expected a call '
-      .. 'of forward'):format(method, state.label),
+    fail('usage', 'library.' .. method, ('%s of %s, which is not an end-to-end module; expected a '
+      .. 'call of forward'):format(method, state.label),
       'parallelize it with compute_config.use_end2end')
   end
   if type(samples) ~= 'table' or getmetatable(samples) or #samples == 0 then

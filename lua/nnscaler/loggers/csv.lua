@@ -12,7 +12,7 @@ local kColumns = {
 local Csv = {}
 Csv.__index = Csv
 
--- The columns of a file that a run goes on with; nil where its first line is no header of ours.
+-- The columns of a file that a run goes on with; nil where its first line is not a header of ours.
 local function columns_of(line)
   if not line or not line:find '^step,' then return nil end
   local columns = {}

@@ -7,7 +7,7 @@ local M = {}
 
 ---@class nnscaler.loggers.File
 ---@field lines string[] those of an existing file that stayed
----@field regular boolean whether lines can be changed: it is no device and no pipe
+---@field regular boolean whether lines can be changed: it is neither a device nor a pipe
 local File = {}
 File.__index = File
 

@@ -11,7 +11,7 @@ local kOrder = { 'step', 'epoch', 'train_loss', 'gnorm', 'lr', 'tokens', 'tokens
 local rank = {}
 for i, key in ipairs(kOrder) do rank[key] = i end
 
---- Raises when something that a hook added is no number by a name.
+--- Raises when something that a hook added is not a number by a name.
 ---@param metrics table
 function M.check(metrics)
   for name, value in sorted.sorted_pairs(metrics) do

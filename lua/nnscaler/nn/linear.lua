@@ -83,7 +83,7 @@ function M.FusedLinear:init(inputs, outputs, count, options)
 end
 
 ---@param x nnscaler.Tensor [..., inputs]
----@return nnscaler.Tensor ... [..., outputs], one a layer
+---@return nnscaler.Tensor ... [..., outputs], one per layer
 function M.FusedLinear:forward(x) return fused_linear(x, self.weight, self.bias) end
 
 --- Rows of a table, picked by index.

@@ -82,7 +82,7 @@ local function show(self) return ('%s(%s)'):format(self.class_name, self.path or
 function Module.class(name, parent)
   parent = parent or Module
   if parent ~= Module and not rawget(parent, '_meta') then
-    fail('model', 'nn.class', ("the parent of '%s' is no class that nn.class made"):format(name),
+    fail('model', 'nn.class', ("the parent of '%s' is not a class that nn.class made"):format(name),
       'a parallel class cannot be extended: extend the class that it was made of')
   end
   local class = setmetatable({ class_name = name, super = parent }, {

@@ -25,7 +25,7 @@ local M = {}
 ---@field kind string|table as configured
 ---@field lr number base learning rate, before the schedule
 ---@field options table[] options of each group; the first is the default group
----@field slots table[] one a trainable parameter: { name, data, group, count, tensors }
+---@field slots table[] one per trainable parameter: { name, data, group, count, tensors }
 local Optimizer = {}
 Optimizer.__index = Optimizer
 M.Optimizer = Optimizer
@@ -65,7 +65,7 @@ local function check_groups(groups)
   local all = type(groups) == 'table'
   for _, group in ipairs(all and groups or {}) do all = all and type(group) == 'table' end
   if not all or #groups ~= #sorted.sorted_keys(groups) then
-    fail('usage', 'optimizer.args', 'groups is no list of tables',
+    fail('usage', 'optimizer.args', 'groups is not a list of tables',
       "groups = { { match = '*.bias', weight_decay = 0 } }")
   end
 end
@@ -78,7 +78,7 @@ end
 function M.new(config, parameters)
   local kind = resolve(what, config.type)
   if type(kind) ~= 'table' or not kind.defaults or not kind.update then
-    fail('usage', what.key, ("'%s' is no optimizer; expected %s"):format(tostring(config.type),
+    fail('usage', what.key, ("'%s' is not an optimizer; expected %s"):format(tostring(config.type),
       what.expects))
   end
   local args, groups = without(config.args or {}, 'groups'), (config.args or {}).groups or {}

@@ -1,5 +1,5 @@
---- Functions of a person around an operator: a policy names them, the program calls them with the
---- operator's local operands or results.
+--- Hooks of operators: a policy names a function of the user that runs before or after an operator;
+--- the generated program calls it with the operator's local operands or results.
 local fail = require 'nnscaler.fail'
 local resolve = require 'nnscaler.resolve'
 

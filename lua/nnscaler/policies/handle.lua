@@ -196,8 +196,8 @@ end
 -- The id of a node of this graph.
 local function id_of(self, node)
   if type(node) ~= 'table' or self.list[(tonumber(node.id) or -1) + 1] ~= node then
-    fail('plan', 'plan.node', ('a %s is no operator of this graph; expected one of graph:nodes()')
-      :format(type(node)))
+    fail('plan', 'plan.node', ('a %s is not an operator of this graph; expected one of '
+      .. 'graph:nodes()'):format(type(node)))
   end
   return node.id
 end
@@ -299,7 +299,7 @@ end
 function Graph:weights(home)
   if home ~= 'replicated' and home ~= 'sharded' then
     local near = type(home) == 'string' and nearest(home, { 'replicated', 'sharded' })
-    fail('usage', 'plan.weights', ("'%s' is no home of weights; expected replicated or sharded")
+    fail('usage', 'plan.weights', ("'%s' is not a home of weights; expected replicated or sharded")
       :format(tostring(home)), near and ("did you mean '%s'?"):format(near) or nil)
   end
   self.builder:weights(home)

@@ -56,7 +56,7 @@ function Layout:follow(node, cut)
         local free = value.producer == nil or not value.requires_grad
         local clash = cut[other] and wanted ~= cut[other]
         if clash or is_cut(wanted) and not cut[other] and not free then
-          -- A stream to which results are added is whole: nothing that a person could change.
+          -- A stream to which results are added is whole: nothing that the user could change.
           if node.name == 'add' and same(value.shape, self.values[id + 1].shape) then return nil end
           return nil, nil, ('%s reads operand %d, %s, which is not cut into %d parts with the '
             .. 'others'):format(place_of(node), k - 1, shape_of(value), self.parts)

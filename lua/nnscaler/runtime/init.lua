@@ -1,5 +1,5 @@
 --- The API of generated programs: operators by name, release of tensors, gradients. Generated files
---- use nothing else, and a person who edits one needs nothing else.
+--- use nothing else, and the user who edits one needs nothing else.
 local C = require 'nnscaler._C.runtime'
 local reducer = require 'nnscaler.runtime.reducer'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs

@@ -187,7 +187,7 @@ function Reducer:poll()
   end
 end
 
--- An addend of a bucket's gradients came.
+-- Called when a gradient of the bucket got an addend; starts each bucket that has all of them.
 function Reducer:count(bucket)
   self:poll()
   bucket.left = bucket.left - 1

@@ -6,7 +6,7 @@ local units = require 'nnscaler.units'
 local M = {}
 
 ---@class nnscaler.Traffic
----@field segment string 'forward', 'backward', …; 'step': sums of gradients, once a step
+---@field segment string 'forward', 'backward', …; 'step': sums of gradients, once per step
 ---@field op string 'all_reduce', 'send', …
 ---@field calls integer
 ---@field bytes integer

@@ -7,7 +7,7 @@ local fail = require 'nnscaler.fail'
 
 local Range = {}
 
--- '1:5:2' → 1, 5, 2 (nil where left out), or nothing if it is no range.
+-- '1:5:2' → 1, 5, 2 (nil where left out), or nothing if it is not a range.
 local function parse_range(text)
   local start, stop, step = text:match('^%s*(%-?%d*)%s*:%s*(%-?%d*)%s*:?%s*(%-?%d*)%s*$')
   if not start then return nil end

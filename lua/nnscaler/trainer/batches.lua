@@ -25,8 +25,8 @@ function M.accumulation(job, units)
     return steps
   end
   if global % (micro * units) ~= 0 then
-    fail('usage', 'trainer.batch', ('global_batch_size %d is no multiple of micro_batch_size %d × '
-      .. 'scale units %d = %d'):format(global, micro, units, micro * units))
+    fail('usage', 'trainer.batch', ('global_batch_size %d is not a multiple of micro_batch_size %d '
+      .. '× scale units %d = %d'):format(global, micro, units, micro * units))
   end
   return global / (micro * units)
 end

@@ -26,7 +26,7 @@ return function(what, component, args)
   local make = resolve(what, component.type)
   if type(make) == 'table' and not is_callable(make) then make = make.new end
   if not is_callable(make) then
-    fail('usage', what.key, ("'%s' is no constructor; expected %s"):format(
+    fail('usage', what.key, ("'%s' is not a constructor; expected %s"):format(
       tostring(component.type), what.expects))
   end
   return make(args or component.args or {})

@@ -1,4 +1,4 @@
---- What a person sees of a run: a bar below the log on a terminal, plain lines elsewhere.
+--- What the user sees of a run: a bar below the log on a terminal, plain lines elsewhere.
 local base = require 'nnscaler._C.base'
 local format = require 'nnscaler.format'
 

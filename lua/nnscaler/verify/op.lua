@@ -36,7 +36,7 @@ end
 function M.operator(name)
   local space, op = name:match '^(.-)::(.+)$'
   if not space then
-    local message = "'%s' is no operator; expected a name as 'aten::linear'"
+    local message = "'%s' is not an operator; expected a name as 'aten::linear'"
     fail('usage', 'verify.op', message:format(name))
   end
   return ops[space][op]

@@ -169,7 +169,7 @@ class GlooGroup : public StagedGroup {
   Worker worker_;
 };
 
-// Of the interface that a person names, else of the one that leads to where the ranks meet.
+// Of the interface that the user names, else of the one that leads to where the ranks meet.
 auto device() {
   const launch::Environment environment = launch::process_environment();
   if (const auto interface = environment("GLOO_SOCKET_IFNAME"))

@@ -38,7 +38,7 @@ return {
     end)
   end
 
-  it('that is no plain data is refused by its place', function()
+  it('that is not plain data is refused by its place', function()
     case.write('user.lua', job:format(9, 'checkpoint.user.f = print'))
     local said, code = case.run 'user.lua'
     assert.equal(1, code)

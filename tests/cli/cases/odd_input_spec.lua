@@ -218,7 +218,7 @@ return { model = function() return Net() end,
   micro_batch_size = 4, max_train_steps = 1, optimizer = 'sgd', threads = 1, gen_savedir = 'gs',
   checkpoint = { no_save = true } }]]
 
-  it('unused_scalar: a metric that only evaluation returns is no branch', function()
+  it('unused_scalar: a metric that only evaluation returns is not a branch', function()
     local losses = {}
     for i, eager in ipairs { 'false', 'true' } do
       recipe('scalar.lua', scalar:format 'if not self.training then return loss, accuracy end')

@@ -6,7 +6,7 @@ local shell = require 'tests.cli.support.shell'
 local case, remove = cases.new()
 local missing = select(2, shell.run 'command -v tmux') ~= 0
 
--- A server of its own for each terminal, so that nothing of a person's is touched, and none is
+-- A server of its own for each terminal, so that nothing of the user's is touched, and none is
 -- asked that is about to end.
 local servers = 0
 local function tmux(command)

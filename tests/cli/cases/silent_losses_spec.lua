@@ -99,7 +99,7 @@ return {
     { "('bad')\" \"called=train_loss", "metric 'train_loss' is the text 'bad'; expected a number" },
     { '0.5" "called=a,b', "a metric has the name 'a,b'; expected a text without commas" },
   } do
-    it('csv_drops_metrics: what is no number by a name is refused: ' .. wrong[1], function()
+    it('csv_drops_metrics: what is not a number by a name is refused: ' .. wrong[1], function()
       case.write('csv.lua', recipe)
       local said, code = case.run(('csv.lua "value=%s"'):format(wrong[1]))
       assert.equal(1, code)
@@ -190,7 +190,8 @@ end)
 
 describe('tables of policies', function()
   for _, wrong in ipairs {
-    { "graph:weights 'shraded'", "'shraded' is no home of weights; expected replicated or sharded",
+    { "graph:weights 'shraded'",
+      "'shraded' is not a home of weights; expected replicated or sharded",
       "did you mean 'sharded'?" },
     { 'graph:partition(graph:nodes()[1], { input = 0, dimm = 0 }, 2)', "has no key 'dimm'",
       "did you mean 'dim'?" },
@@ -198,7 +199,7 @@ describe('tables of policies', function()
     { "graph:partition(graph:nodes()[1], { input = 'x', dim = 0 }, 2)",
       "'input' is the text 'x'; expected an integer of at least 0" },
     { 'graph:partition(graph:nodes()[1], 0, 2)', 'expected a table with the keys dim, in' },
-    { 'graph:partition(nil, { input = 0, dim = 0 }, 2)', 'a nil is no operator of this graph' },
+    { 'graph:partition(nil, { input = 0, dim = 0 }, 2)', 'a nil is not an operator of this graph' },
     { 'graph:assign(graph:nodes()[1], 0)', 'devices is a number; expected a list' },
     { 'graph:stage(graph:nodes()[2], { { 0 }, { 1 } })', 'expected one list a stage' },
     { 'graph:stage({ graph:nodes()[2] }, { 0, 1 })', 'the devices of a stage is a number' },

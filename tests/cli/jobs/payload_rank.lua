@@ -11,7 +11,7 @@ local cases_path, out_path = ...
 ffi.cdef 'long long mpi_bytes_sent(void);' -- of tests/cli/support/count_mpi.c
 local function sent() return tonumber(ffi.C.mpi_bytes_sent()) end
 
--- Texts that ranks show each other are no payload.
+-- Texts that ranks show each other are not payload.
 local told = 0
 local me = require('nnscaler._C.comm').connect { backend = 'mpi' }
 local methods = getmetatable(me:group { me:rank() }).__index

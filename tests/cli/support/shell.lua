@@ -1,4 +1,4 @@
--- Runs the program as a person does, in a folder of its own that goes away with the spec.
+-- Runs the program as the user does, in a folder of its own that goes away with the spec.
 local base = require 'nnscaler._C.base'
 
 local M = { binary = base.executable }

@@ -3,7 +3,7 @@
 ---
 ---   gpt tied | dp 2 | S all_reduce 1
 ---
---- Per micro-batch by segment (F, B, W; F1 … of a rank's next stage), S once a step; where ranks
+--- Per micro-batch by segment (F, B, W; F1 … of a rank's next stage), S once per step; where ranks
 --- differ each is told.
 local base = require 'nnscaler._C.base'
 local models = require 'tests.equivalence.plans.models'

@@ -1,4 +1,4 @@
---- A transformer of equal layers in the shape of LLaMA's, and a plan for it as a person would write
+--- A transformer of equal layers in the shape of LLaMA's, and a plan for it as the user would write
 --- it: columns then rows inside each layer, an equal share of the layers a stage.
 local F = require 'nnscaler.functional'
 local T = require 'nnscaler.tensor'

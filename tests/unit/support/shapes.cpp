@@ -70,7 +70,7 @@ int64_t wrap(int64_t i, int64_t size) {
 Array sliced(const Call& c, const Array& x) {
   const size_t d = c.dim("dim", x.rank());
   const int64_t start = wrap(c.integer("start"), x.shape[d]);
-  // INT64_MAX, the end that schemas mean by nil, is no double.
+  // INT64_MAX, the end that schemas mean by nil, is not a double.
   const bool to_end = !c.has("end") || c.real("end") > 1e15;
   const int64_t stop = to_end ? x.shape[d] : wrap(c.integer("end"), x.shape[d]);
   return slice(x, d, start, std::max(start, stop), c.integer("step", 1));
