@@ -83,7 +83,7 @@ std::vector<Saved> whole_checkpoints(const std::string& save_dir) {
 
 Claim::Claim(const std::string& save_dir) {
   std::error_code ec;
-  fs::create_directories(save_dir, ec);
+  if (fs::create_directories(save_dir, ec)) made_ = save_dir;
   if (ec) cannot("make the folder", save_dir, ec.value());
   if (::access(save_dir.c_str(), W_OK | X_OK) != 0) cannot("write to", save_dir, errno);
   fd_ = ::open(save_dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -104,6 +104,8 @@ Claim::Claim(const std::string& save_dir) {
 }
 
 Claim::~Claim() {
+  std::error_code ignored;
+  if (!made_.empty()) fs::remove(made_, ignored);  // leaves a folder that holds something
   if (fd_ >= 0) ::close(fd_);
 }
 

@@ -24,7 +24,8 @@ std::string folder_name(int64_t epoch, int64_t step);
 std::vector<Saved> whole_checkpoints(const std::string& save_dir);
 
 // Keeps other runs out of a save folder, on all hosts that share it, while it lives: they are
-// refused. It makes the folder, and is refused itself where nothing can be written there.
+// refused. It makes the folder, and is refused itself where nothing can be written there. A folder
+// that it made and that is still empty goes away with it.
 class Claim {
  public:
   explicit Claim(const std::string& save_dir);
@@ -33,6 +34,7 @@ class Claim {
   Claim& operator=(const Claim&) = delete;
 
  private:
+  std::string made_;  // the folder, where it was not there before
   int fd_ = -1;
 };
 

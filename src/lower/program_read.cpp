@@ -225,7 +225,7 @@ class Checker {
   void leaves(const std::vector<int>& ids, SlotRole role) const {
     slots(ids);
     for (int id : ids)
-      if (p_.slot(id).role != role) broken(fmt::format("slot {} is no {}", id, name_of(role)));
+      if (p_.slot(id).role != role) broken(fmt::format("slot {} is not a {}", id, name_of(role)));
   }
   void optional(int id) const {
     if (id >= 0) slot(id);

@@ -10,7 +10,7 @@ local kTrain, kVal = '#2f6fdb', '#d9730d'
 local kFont = 'font-family="Helvetica, Arial, sans-serif"'
 
 local entities = { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ['"'] = '&quot;' }
--- Of a text that is no UTF-8 the bytes that XML does not take become question marks.
+-- Of a text that is not UTF-8 the bytes that XML does not take become question marks.
 local function escape(text)
   if not base.is_utf8(text) then text = text:gsub('[\128-\255]', '?') end
   return (text:gsub('[&<>"]', entities))
