@@ -74,8 +74,8 @@ function M.device(device, found, gpus)
   end
   if device ~= 'cuda' then return device end
   if gpus > 0 and found.local_size > gpus then
-    fail('usage', 'comm.devices', ('%d ranks on this host, but it shows %d GPU(s); expected one a '
-      .. 'rank'):format(found.local_size, gpus), 'start fewer ranks a host; where each rank is '
+    fail('usage', 'comm.devices', ('%d ranks on this host, but it shows %d GPU(s); expected one '
+      .. 'per rank'):format(found.local_size, gpus), 'start fewer ranks a host; where each rank is '
       .. 'shown a GPU of its own (CUDA_VISIBLE_DEVICES), device=cuda:0')
   end
   return 'cuda:' .. found.local_rank

@@ -207,7 +207,7 @@ describe('a training trace refuses', function()
 
   it('no loss at all', function()
     says(training_refusal(function() end), '[trace.loss] forward returns nothing', here)
-    says(training_refusal(function() return 3 end), '[trace.loss]', 'no tensor')
+    says(training_refusal(function() return 3 end), '[trace.loss]', 'not a tensor')
   end)
 
   it('tokens that are not number', function()
