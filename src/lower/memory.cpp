@@ -28,7 +28,7 @@ class Walk {
           if (is_owned(instr)) drop(reads(instr)[0]);
           break;
         case InstrKind::call:
-          if (is_in_place(instr.op)) drop(reads(instr)[0]);
+          if (is_in_place(instr)) drop(reads(instr)[0]);
           break;
         case InstrKind::update:
           break;

@@ -4,11 +4,12 @@
 #include <catch2/catch.hpp>
 
 #include "annotate/grammar.h"
-#include "annotate/rows.h"
 #include "base/error.h"
+#include "operators/family.h"
 
 using namespace nns;
 using namespace nns::annotate;
+using operators::reshape_text;
 using Catch::Contains;
 using Kind = TensorSplit::Kind;
 

@@ -28,9 +28,27 @@ local function maker(seed)
   return m
 end
 
+-- The example calls of `verify` for operators whose results never have gradients, as far as they
+-- take a tensor that could have one.
+local function add_constants(rows, seed)
+  local samples = require('nnscaler.verify.samples').all(seed)
+  local harness = require 'tests.lua.derivative.harness'
+  for _, rule in ipairs(require('nnscaler._C.lower').rules()) do
+    if rule.kind == 'constant' and not rows[rule.op] then
+      local list = {}
+      for _, call in ipairs(samples[rule.op] or {}) do
+        local usable = not call.types_only and #harness.candidates(call) > 0
+        if usable then list[#list + 1] = { op = call.op, args = call.args } end
+      end
+      rows[rule.op] = #list > 0 and list or nil
+    end
+  end
+end
+
 ---@param seed integer
+---@param constants? boolean with those of operators whose results never have gradients
 ---@return table<string, table[]>
-function M.all(seed)
+function M.all(seed, constants)
   local m = maker(seed)
   local rows = {}
   local function full(name) return name:find '::' and name or 'aten::' .. name end
@@ -52,6 +70,7 @@ function M.all(seed)
   for _, family in ipairs(M.families) do
     require('tests.lua.derivative.' .. family)(add, m)
   end
+  if constants then add_constants(rows, seed) end
   return rows
 end
 
