@@ -1,11 +1,13 @@
 // nnscaler._C.lower: graphs become Programs; Programs as text, JSON and Lua.
 #include <memory>
+#include <set>
 
 #include "bind/bind.h"
 #include "bind/graph.h"
 #include "bind/plan.h"
 #include "codegen/lua.h"
 #include "lower/check_ranks.h"
+#include "lower/gradients.h"
 #include "lower/lower.h"
 #include "lower/memory.h"
 #include "lower/rule.h"
@@ -29,8 +31,9 @@ const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
 
-// (graph [, { device =, plan =, rank =, embedded =, first = the first program under the plan, in
-// whose homes weights stay }]) → program
+// (graph [, { device =, plan =, rank =, embedded =, set_mb = the most that a set of gradients
+// takes, first = the first program of the model, in whose homes weights stay and whose step is
+// shared }]) → program
 int lower_graph(lua_State* L) {
   const graph::Graph& graph = check_graph(L, 1);
   lower::Options options;
@@ -44,8 +47,16 @@ int lower_graph(lua_State* L) {
       options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
     lua_pop(L, 1);
     lua_getfield(L, 2, "first");
+    if (!lua_isnil(L, -1)) {
+      const Handle& first = script::check_object<Handle>(L, lua_gettop(L), kProgramType);
+      options.homes = first->homes;
+      if (first->program.training)
+        options.first = std::shared_ptr<const lower::Program>(first, &first->program);
+    }
+    lua_pop(L, 1);
+    lua_getfield(L, 2, "set_mb");
     if (!lua_isnil(L, -1))
-      options.homes = (*script::check_object<Handle>(L, lua_gettop(L), kProgramType)).homes;
+      options.set_bytes = static_cast<int64_t>(script::check_number(L, -1) * (1 << 20));
     lua_pop(L, 1);
   }
   script::push_object<Handle>(L, kProgramType,
@@ -143,6 +154,24 @@ int segments(lua_State* L) {
   lua_setfield(L, -2, "tags");
   return 1;
 }
+// → list of { kind = 'F' | 'B' | 'W', stage =, micro = } that the rank runs in a step, and of how
+// many micro-batches that is
+int schedule(lua_State* L) {
+  const lower::Program& p = program(L);
+  lua_createtable(L, static_cast<int>(p.schedule.size()), 0);
+  for (size_t i = 0; i < p.schedule.size(); ++i) {
+    lua_createtable(L, 0, 3);
+    push_string(L, std::string(1, p.schedule[i].kind));
+    lua_setfield(L, -2, "kind");
+    lua_pushinteger(L, p.schedule[i].stage);
+    lua_setfield(L, -2, "stage");
+    lua_pushinteger(L, p.schedule[i].micro);
+    lua_setfield(L, -2, "micro");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_pushinteger(L, p.micro_batches);
+  return 2;
+}
 // → adapters, how many of them are one call with one call as its mirror, and a table of how often
 // each pair of calls is there
 int adapters(lua_State* L) {
@@ -223,25 +252,20 @@ int buffers(lua_State* L) {  // the same with `decay` in place of what concerns 
   return 1;
 }
 
-std::vector<lower::Bucket> buckets_at(lua_State* L) {
-  const auto others = strings_at(L, 3);
-  return lower::buckets(program(L), script::opt_int(L, 2, 25 << 20),
-                        {others.begin(), others.end()});
-}
-// ([bytes [, names of parameters that have gradients on any rank]]) → list of { ranks =, names = }:
-// gradients that one all-reduce sums, as they become complete.
-int buckets(lua_State* L) {
+// List of { ranks = (where gradients are summed), names = }: the sets of gradients of the step.
+int sets(lua_State* L) {
   const lower::Program& p = program(L);
-  const auto list = buckets_at(L);
-  lua_createtable(L, static_cast<int>(list.size()), 0);
-  for (size_t i = 0; i < list.size(); ++i) {
-    const lower::Bucket& bucket = list[i];
+  lua_createtable(L, static_cast<int>(p.sets.size()), 0);
+  for (size_t i = 0; i < p.sets.size(); ++i) {
+    const lower::GradientSet& set = p.sets[i];
     lua_createtable(L, 0, 2);
-    script::push_ints(L, {bucket.ranks.begin(), bucket.ranks.end()});
-    lua_setfield(L, -2, "ranks");
-    lua_createtable(L, static_cast<int>(bucket.parameters.size()), 0);
-    for (size_t k = 0; k < bucket.parameters.size(); ++k) {
-      push_string(L, p.slot(bucket.parameters[k]).name);
+    if (!set.ranks.empty()) {
+      script::push_ints(L, {set.ranks.begin(), set.ranks.end()});
+      lua_setfield(L, -2, "ranks");
+    }
+    lua_createtable(L, static_cast<int>(set.parameters.size()), 0);
+    for (size_t k = 0; k < set.parameters.size(); ++k) {
+      push_string(L, p.slot(set.parameters[k]).name);
       lua_rawseti(L, -2, static_cast<int>(k + 1));
     }
     lua_setfield(L, -2, "names");
@@ -250,10 +274,47 @@ int buckets(lua_State* L) {
   return 1;
 }
 
-// (as buckets) → list of { segment =, op =, ranks =, calls =, bytes =, weights = }: what
-// the rank sends.
+// (list of { name =, shape =, dtype =, reduce = ranks or nil, holders = }, name of the model) → a
+// program of a step alone: of parameters outside of any graph.
+int step_alone(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  Lowered out;
+  lower::Program& p = out.program;
+  p.model = script::check_string(L, 2);
+  std::set<std::string> names;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    const int at = lua_gettop(L);
+    lower::Slot slot;
+    slot.id = static_cast<int>(p.slots.size());
+    slot.role = lower::SlotRole::parameter;
+    slot.name = script::field_string(L, at, "name", "");
+    const auto dtype = dtype_from_name(script::field_string(L, at, "dtype", ""));
+    if (!dtype) luaL_argerror(L, 1, "expected a dtype of each parameter");
+    slot.type.dtype = *dtype;
+    lua_getfield(L, at, "shape");
+    slot.type.shape = script::check_ints(L, -1);
+    lower::Share share;
+    share.holders = static_cast<int>(script::field_int(L, at, "holders", 1));
+    lua_getfield(L, at, "reduce");
+    if (!lua_isnil(L, -1))
+      for (int64_t rank : script::check_ints(L, -1)) share.reduce.push_back(static_cast<int>(rank));
+    lua_settop(L, at - 1);
+    names.insert(slot.name);
+    p.parameters.push_back(slot.id);
+    p.slots.push_back(std::move(slot));
+    p.shares.push_back(std::move(share));
+  }
+  p.sets = lower::gradient_sets(p, lower::Options{}.set_bytes, names, names, true);
+  p.step = lower::make_step(p);
+  lower::check_step(p);
+  script::push_object<Handle>(L, kProgramType, std::make_shared<const Lowered>(std::move(out)));
+  return 1;
+}
+
+// List of { segment =, op =, ranks =, calls =, bytes =, weights = }: what the rank sends.
 int traffic(lua_State* L) {
-  const auto list = lower::traffic(program(L), buckets_at(L));
+  const auto list = lower::traffic(program(L));
   lua_createtable(L, static_cast<int>(list.size()), 0);
   for (size_t i = 0; i < list.size(); ++i) {
     lua_createtable(L, 0, 6);
@@ -319,14 +380,26 @@ int lines(lua_State* L) {
   return 1;
 }
 
-// Bytes: { parameters, gradients, buffers, constants, saved, peak, total } of one micro-batch.
+// (program [, list of { shape =, dtype = } of an optimizer's slots]) → bytes: { parameters,
+// gradients, buffers, constants, optimizer, saved, peak, total } of one micro-batch.
 int memory(lua_State* L) {
-  const lower::Memory m = lower::memory(program(L));
-  lua_createtable(L, 0, 7);
+  std::vector<TensorType> slots;
+  for (size_t i = 1; lua_istable(L, 2) && i <= lua_objlen(L, 2); ++i) {
+    lua_rawgeti(L, 2, static_cast<int>(i));
+    const int at = lua_gettop(L);
+    const auto dtype = dtype_from_name(script::field_string(L, at, "dtype", ""));
+    if (!dtype) luaL_argerror(L, 2, "expected a dtype of each slot");
+    lua_getfield(L, at, "shape");
+    slots.push_back({script::check_ints(L, -1), *dtype});
+    lua_settop(L, at - 1);
+  }
+  const lower::Memory m = lower::memory(program(L), slots);
+  lua_createtable(L, 0, 8);
   for (const auto& [name, bytes] : {std::pair{"parameters", m.parameters},
                                     {"gradients", m.gradients},
                                     {"buffers", m.buffers},
                                     {"constants", m.constants},
+                                    {"optimizer", m.optimizer},
                                     {"saved", m.saved},
                                     {"peak", m.peak},
                                     {"total", m.total()}}) {
@@ -384,10 +457,11 @@ int open(lua_State* L) {
                              {"key", guarded<key>},
                              {"parameters", guarded<parameters>},
                              {"buffers", guarded<buffers>},
-                             {"buckets", guarded<buckets>},
+                             {"sets", guarded<sets>},
                              {"traffic", guarded<traffic>},
                              {"inputs", guarded<inputs>},
                              {"segments", guarded<segments>},
+                             {"schedule", guarded<schedule>},
                              {"adapters", guarded<adapters>},
                              {"groups", guarded<groups>},
                              {"constants", guarded<constants>},
@@ -400,6 +474,7 @@ int open(lua_State* L) {
   lua_newtable(L);
   script::set_functions(L, {{"lower", guarded<lower_graph>},
                             {"check_ranks", guarded<check_all>},
+                            {"step", guarded<step_alone>},
                             {"rules", guarded<rules>},
                             {"signatures", guarded<signatures>},
                             {"read_header", guarded<read_header>}});

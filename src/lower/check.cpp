@@ -19,10 +19,12 @@ class Checker {
 
   void run() {
     for (const Segment& segment : program_.segments) check_segment(segment);
-    for (const ScheduleEntry& entry : program_.schedule)
-      if (std::none_of(program_.segments.begin(), program_.segments.end(),
-                       [&](const Segment& s) { return s.name == entry.segment; }))
-        broken("schedule names segment '{}', which does not exist", entry.segment);
+    where_ = "schedule: ";
+    for (const Action& action : program_.schedule)
+      if (std::none_of(program_.segments.begin(), program_.segments.end(), [&](const Segment& s) {
+            return "FBW"[static_cast<size_t>(s.kind)] == action.kind && s.stage == action.stage;
+          }))
+        broken("{} of stage {}, which has no such segment", action.kind, action.stage);
   }
 
  private:
@@ -73,6 +75,31 @@ class Checker {
         broken("a loop covers [{}, {}) of {} instructions, after {}", loop.first, loop.last(),
                segment.instrs.size(), end);
       end = loop.last();
+    }
+    check_sums(segment);
+  }
+
+  // Sums start outside of blocks and loops, and no addend of what they sum comes after.
+  void check_sums(const Segment& segment) {
+    std::map<int, int> set_of;  // parameter → its set, where that is summed
+    for (size_t k = 0; k < program_.sets.size() && !segment.sums.empty(); ++k)
+      if (!program_.sets[k].ranks.empty())
+        for (int slot : program_.sets[k].parameters) set_of[slot] = static_cast<int>(k);
+    for (const SumStart& sum : segment.sums) {
+      if (sum.set < 0 || static_cast<size_t>(sum.set) >= program_.sets.size())
+        broken("sums up to set {} of {}", sum.set, program_.sets.size());
+      for (const BlockRun& run : segment.blocks)
+        if (run.first < sum.after && sum.after < run.last)
+          broken("sums up to set {} start inside of block {}", sum.set, run.path);
+      for (const Loop& loop : segment.loops)
+        if (loop.first < sum.after && sum.after < loop.last())
+          broken("sums up to set {} start inside of a loop", sum.set);
+      for (size_t i = sum.after; i < segment.instrs.size(); ++i) {
+        if (segment.instrs[i].kind != InstrKind::accumulate) continue;
+        const auto it = set_of.find(segment.instrs[i].target);
+        if (it != set_of.end() && it->second <= sum.set)
+          broken("the sum of {} starts before its last addend", name(it->first));
+      }
     }
   }
 

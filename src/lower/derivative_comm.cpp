@@ -11,6 +11,9 @@ namespace {
 
 using B = Backward;
 
+// Whether the micro-batch counts for nothing: what other ranks wait for are zeros then.
+const graph::Symbol kEmpty{"$empty"};
+
 Ref emit(B& b, const char* op, std::vector<NamedArg> args) {
   args.insert(args.begin(), {"self", b.grad()});
   return b.e.call_typed(op, std::move(args), {b.type("self")}).front();
@@ -74,7 +77,8 @@ bool gather_weight(Forward& f) {
   return plain_all_gather(f);
 }
 void scatter_gradient(B& b) {
-  b.give("self", emit(b, "comm::scatter_gradient", {same(b, "dim"), same(b, "group")}));
+  b.give("self",
+         emit(b, "comm::scatter_gradient", {same(b, "dim"), same(b, "group"), {"empty", kEmpty}}));
 }
 
 // R → D: a local slice.
@@ -112,7 +116,8 @@ void move_back(B& b) {
   b.give("self", emit(b, "comm::move",
                       {{"shape", b.shape("self")},
                        {"sends", b.arg("back_sends")},
-                       {"receives", b.arg("back_receives")}}));
+                       {"receives", b.arg("back_receives")},
+                       {"empty", kEmpty}}));
 }
 
 // R → V: the first keeps the value, the others hold zeros; each gradient is whole.

@@ -8,6 +8,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "lower/gradients.h"
 #include "lower/passes.h"
 #include "lower/schedule/pipeline.h"
 #include "lower/stage.h"
@@ -48,6 +49,7 @@ class Lowering {
       if (graph_.training) stage->backward(split_);
       out_.adapters.add(stage->adapters());
     }
+    write_schedule();
     fold_views(program);
     std::vector<int> unsent;
     for (const auto& stage : stages_)
@@ -59,6 +61,7 @@ class Lowering {
     find_blocks(program);
     insert_releases(program);
     find_loops(program);
+    if (program.training) make_sets();
     check(program);
     if (options_.plan) {
       homes_.rests = stages_[0]->where().fitted().rests;
@@ -68,6 +71,48 @@ class Lowering {
   }
 
  private:
+  void write_schedule() {
+    Program& program = out_.program;
+    if (!options_.plan || options_.plan->stages == 1) {
+      program.schedule = {{'F', 0, 0}};
+      if (graph_.training) program.schedule.push_back({'B', 0, 0});
+      return;
+    }
+    const plan::Plan& plan = *options_.plan;
+    program.micro_batches = graph_.training ? plan.micro_batches : lanes_of(plan);
+    const Schedule schedule = graph_.training ? schedule_of(plan, plan.micro_batches)
+                                              : inference_of(plan, lanes_of(plan));
+    const int row = pipeline_rank(plan, options_.rank % plan.plan_ngpus);
+    program.schedule = schedule.orders.at(static_cast<size_t>(row));
+  }
+
+  // Whether ranks that sum gradients run the same calls in the same order.
+  bool are_alike() const {
+    if (!options_.plan) return true;
+    const bool lockstep =
+        options_.plan->weights == plan::WeightHome::sharded && options_.plan->units() > 1;
+    return options_.plan->stages == 1 && !lockstep;
+  }
+
+  // The sets of gradients, their step, and what of both backward shows.
+  void make_sets() {
+    Program& program = out_.program;
+    if (options_.first) {
+      program.sets = gradient_sets_of(*options_.first, program);
+    } else {
+      std::set<std::string> trainable;
+      for (int id : graph_.parameters)
+        if (graph_.value({id}).requires_grad) trainable.insert(graph_.value({id}).name);
+      program.sets =
+          gradient_sets(program, options_.set_bytes,
+                        reached_by_gradients(graph_, options_.embedded), trainable, are_alike());
+      program.step = make_step(program);
+      check_step(program);
+    }
+    if (are_alike()) mark_sums(program);
+    write_in_place(program);
+  }
+
   // The stages that run on the rank's device.
   void make_stages() {
     if (!options_.plan) return add_stage(nullptr, {});

@@ -21,6 +21,9 @@ struct Options {
   std::shared_ptr<const plan::Plan> plan;
   int rank = 0;
   std::shared_ptr<const Homes> homes;  // of the weights, from the first graph under the plan
+  // The program of the first training graph, whose step and sets of gradients this one shares.
+  std::shared_ptr<const Program> first;
+  int64_t set_bytes = 25 << 20;  // the most that a set of gradients takes which ranks sum
   // The graph is a module inside a hand-written model: backward takes a gradient of each result
   // that has one and gives those of the inputs that want one.
   bool embedded = false;

@@ -55,8 +55,9 @@ class Walk {
 
 }  // namespace
 
-Memory memory(const Program& program) {
+Memory memory(const Program& program, const std::vector<TensorType>& slots) {
   Memory out;
+  for (const TensorType& slot : slots) out.optimizer += bytes_of(slot);
   const auto sum = [&](const std::vector<int>& slots) {
     int64_t bytes = 0;
     for (int slot : slots) bytes += bytes_of(program.slot(slot).type);

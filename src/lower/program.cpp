@@ -1,7 +1,7 @@
 // Text, JSON and hash of a Program.
 #include "lower/program.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 
@@ -67,7 +67,9 @@ std::string instr_text(const Program& program, const Instr& instr) {
     line += fmt::format("{}{}{}{}", i == 0 ? "" : ", ", a.name, a.name.empty() ? "" : "=",
                         graph::to_text(a.value));
   }
-  return line + ")";
+  line += ")";
+  if (instr.into >= 0) line += fmt::format(" into {}", program.slot(instr.into).name);
+  return line;
 }
 
 // All that executes; source places only on demand.
@@ -84,6 +86,9 @@ std::string write_text(const Program& program, bool locations) {
   leaves("constant", program.constants);
   for (size_t i = 0; i < program.constant_data.size(); ++i)
     text += fmt::format("  data {} {}\n", i, hex(hash_bytes(program.constant_data[i])));
+  for (const GradientSet& set : program.sets)
+    text += fmt::format("  gradients %{}{}{}\n", fmt::join(set.parameters, " %"),
+                        set.ranks.empty() ? "" : " summed over ", fmt::join(set.ranks, " "));
   for (const Segment& segment : program.segments) {
     text += fmt::format("segment {}{}\n", segment.name,
                         segment.stage > 0 ? fmt::format(" of stage {}", segment.stage) : "");
@@ -94,7 +99,13 @@ std::string write_text(const Program& program, bool locations) {
     for (const Loop& loop : segment.loops)
       text += fmt::format("  loop at {}: {} times {}\n", loop.first, loop.count, loop.size);
     size_t block = 0;
+    auto sum = segment.sums.begin();
+    const auto sums_at = [&](size_t i) {
+      for (; sum != segment.sums.end() && sum->after == i; ++sum)
+        text += fmt::format("  sums up to {} may start\n", sum->set);
+    };
     for (size_t i = 0; i < segment.instrs.size(); ++i) {
+      sums_at(i);
       if (block < segment.blocks.size() && segment.blocks[block].first == i)
         text +=
             fmt::format("  block {} {}\n", segment.blocks[block].body, segment.blocks[block].path);
@@ -108,14 +119,19 @@ std::string write_text(const Program& program, bool locations) {
         ++block;
       }
     }
+    sums_at(segment.instrs.size());
   }
   for (const graph::Nest& nest : program.outputs) text += "output " + graph::to_text(nest) + "\n";
   if (program.embedded) text += "embedded\n";
   for (const auto& [name, slot] : program.seeds) text += fmt::format("seed {} %{}\n", name, slot);
   for (const auto& [name, slot] : program.input_gradients)
     text += fmt::format("input gradient {} %{}\n", name, slot);
-  for (const ScheduleEntry& entry : program.schedule)
-    text += fmt::format("schedule {} +{}\n", entry.segment, entry.micro_batch);
+  if (!program.step.empty()) text += "step\n" + to_text(program.step);
+  text += "schedule";
+  for (const Action& action : program.schedule)
+    text += fmt::format(" {}{}{}", action.kind, action.micro,
+                        action.stage > 0 ? fmt::format("@{}", action.stage) : "");
+  text += "\n";
   return text;
 }
 
@@ -128,6 +144,7 @@ Json instr_json(const Instr& instr) {
   j["args"] = args;
   if (!instr.outs.empty()) j["outs"] = instr.outs;
   if (instr.target >= 0) j["target"] = instr.target;
+  if (instr.into >= 0) j["into"] = instr.into;
   if (instr.node >= 0) j["node"] = instr.node;
   if (!instr.module.empty()) j["module"] = instr.module;
   if (instr.loc.line > 0) j["place"] = Json::array({instr.loc.file, instr.loc.line});
@@ -187,8 +204,17 @@ std::string to_json(const Program& program) {
           {{"body", run.body}, {"first", run.first}, {"last", run.last}, {"path", run.path}});
     for (const Loop& loop : segment.loops)
       s["loops"].push_back({{"first", loop.first}, {"size", loop.size}, {"count", loop.count}});
+    for (const SumStart& sum : segment.sums)
+      s["sums"].push_back({{"after", sum.after}, {"set", sum.set}});
     j["segments"].push_back(s);
   }
+  for (const GradientSet& set : program.sets)
+    j["sets"].push_back({{"ranks", set.ranks}, {"parameters", set.parameters}});
+  for (const StepInstr& instr : program.step)
+    j["step"].push_back({{"kind", name_of(instr.kind)},
+                         {"set", instr.set},
+                         {"ranks", instr.ranks},
+                         {"holders", instr.holders}});
   j["outputs"] = Json::array();
   for (const graph::Nest& nest : program.outputs)
     j["outputs"].push_back(Json::parse(graph::to_json(nest)));
@@ -197,8 +223,10 @@ std::string to_json(const Program& program) {
     j["input_gradients"] = program.input_gradients;
   }
   j["schedule"] = Json::array();
-  for (const ScheduleEntry& entry : program.schedule)
-    j["schedule"].push_back({{"segment", entry.segment}, {"micro_batch", entry.micro_batch}});
+  for (const Action& action : program.schedule)
+    j["schedule"].push_back({{"kind", std::string(1, action.kind)},
+                             {"stage", action.stage},
+                             {"micro_batch", action.micro}});
   return j.dump();
 }
 

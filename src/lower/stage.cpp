@@ -19,6 +19,7 @@ namespace {
 
 // Tags of a micro-batch start at ctx.tag.
 const graph::Symbol kFirstTag{"$tag"};
+const graph::Symbol kEmpty{"$empty"};  // whether the micro-batch counts for nothing
 
 // Name of a value for generated code: the module that makes just this call, or the operator.
 std::string hint(const Node& node, const std::vector<int>& calls_in_module_of) {
@@ -225,10 +226,12 @@ void StageLowering::emit_hook(const Node& node, bool before, std::vector<Ref> te
                 {{"name", name}, {"meta", hooks.meta}, {"tensors", std::move(tensors)}}, {});
 }
 
-void StageLowering::emit_send(Ref x, Shape moves, int64_t tag) {
+void StageLowering::emit_send(Ref x, Shape moves, int64_t tag, bool gradient) {
   if (moves.empty()) return unsent_.push_back(x.id);
-  e_.call_typed("comm::send",
-                {{"self", x}, {"moves", std::move(moves)}, {"tag", tag}, {"first", kFirstTag}}, {});
+  std::vector<NamedArg> args{
+      {"self", x}, {"moves", std::move(moves)}, {"tag", tag}, {"first", kFirstTag}};
+  if (gradient) args.push_back({"empty", kEmpty});
+  e_.call_typed("comm::send", std::move(args), {});
 }
 
 Ref StageLowering::emit_receive(const TensorType& type, Shape moves, int64_t tag,
@@ -307,7 +310,7 @@ void StageLowering::send_gradients(const std::vector<Ref>& gradients) {
     if (gradient.id < 0) gradient = e_.zeros(slot, e_.type(slot));
     emit_send(gradient,
               where_.sends(where_.arrival(id, where_.stage()), where_.departure(id), shape),
-              where_.tag(id, where_.stage(), true));
+              where_.tag(id, where_.stage(), true), true);
   }
 }
 
@@ -474,7 +477,6 @@ Segment& StageLowering::add_segment(SegmentKind kind) {
   segment.name = names[static_cast<size_t>(kind)] + suffix_;
   segment.kind = kind;
   segment.stage = where_.stage();
-  out_.program.schedule.push_back({segment.name, 0});
   return segment;
 }
 

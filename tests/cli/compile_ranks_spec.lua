@@ -66,7 +66,8 @@ describe('nnscaler compile for two ranks', function()
   it('reports memory of each rank', function()
     local said = shell.nnscaler(('compile %s %s gen_savedir=%s/gen --report --log-level error')
       :format(tiny, two, folder))
-    assert.truthy(said:find('\n *rank +weights +gradients +saved +peak +total\n *0 +%d'), said)
+    assert.truthy(said:find('\n *rank +weights +gradients +optimizer +saved +peak +total\n'
+      .. ' *0 +%d'), said)
   end)
 
   it('refuses what it cannot write', function()

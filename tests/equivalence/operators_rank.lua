@@ -8,6 +8,7 @@ local comm = require 'nnscaler.runtime.comm'
 local draw = require('tests.equivalence.plans.random_policy').draw
 local harness = require 'tests.lua.derivative.harness'
 local sorted_keys = require('nnscaler.sorted').sorted_keys
+local store = require 'nnscaler.runtime.store'
 
 local SEED = harness.SEED
 local seen -- ways of cutting that were tried
@@ -83,7 +84,7 @@ local function compare(call, program, loss, grads, want_loss, want)
     if (g and true or false) ~= (w and true or false) then
       return name .. ': only one has a gradient'
     elseif g then
-      local d = harness.gap(program.sharing:part(name, w), g)
+      local d = harness.gap(store.region(w, store.slice_of(program.sharing.parts[name])), g)
       if d > 10 * tolerance then return ('%s differs by %.3g'):format(name, d) end
     end
   end

@@ -29,6 +29,7 @@ local function write(t, world, before, sample, mode, tell)
     folder = job.gen_savedir, reuse = job.gen_reuse, mode = mode, first = true,
     settings = files.settings(job, world), model = model.class_name or 'model',
     device = job.device or 'cpu',
+    set_mb = (job.compute_config or {}).reducer_bucket_cap_mb,
   }
   local args, n = sample_of.arguments(job, sample)
   args.n = n
@@ -81,7 +82,7 @@ function M.run(opts)
   local t = trainer.new(job)
   t.only = opts.rank
   world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
-  local tell = report.new(world.micro_batches)
+  local tell = report.new(world.micro_batches, job.optimizer)
   all_ranks(t, world, tell)
   tell:log()
   if opts.report then tell:print() end

@@ -7,8 +7,8 @@ local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
 local job = require 'nnscaler.job'
 local log = require 'nnscaler.log'
-local saver = require 'nnscaler.trainer.saver'
 local setup = require 'nnscaler.trainer.setup'
+local store = require 'nnscaler.runtime.store'
 local shapes = require 'nnscaler.checkpoint.shapes'
 
 local M = {}
@@ -40,15 +40,14 @@ function M.model(saved)
   local model = setup.model(loaded)
   setup.cast_model(model, loaded)
   model:materialize(loaded.seed or 0, 'cpu')
-  local parameters, buffers = {}, {}
+  local engine = { parameters = {}, buffers = {} }
   for i, entry in ipairs(model:named_parameters()) do
-    parameters[i] = { name = entry.name, data = entry.param }
+    engine.parameters[i] = { name = entry.name, data = entry.param }
   end
   for i, entry in ipairs(model:named_buffers()) do
-    buffers[i] = { name = entry.name, data = entry.buffer, persistent = entry.persistent }
+    engine.buffers[i] = { name = entry.name, data = entry.buffer }
   end
-  local weights = shapes.to_file(model,
-    saver.weights { engine = { parameters = parameters, buffers = buffers } })
+  local weights = shapes.to_file(model, store.of_engine(model, engine):weights())
   saved:check(weights)
   saved:copy_to(weights)
   return model:eval()

@@ -1,6 +1,7 @@
 --- What `nnscaler compile` tells of the programs: memory of each rank before anything has run.
 local base = require 'nnscaler._C.base'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
+local optim = require 'nnscaler.optim'
 local traffic = require 'nnscaler.runtime.traffic'
 local units = require 'nnscaler.units'
 
@@ -18,9 +19,23 @@ local function resident()
 end
 
 ---@param micro_batches integer of a unit, a step
-function M.new(micro_batches)
+---@param optimizer table of the job
+function M.new(micro_batches, optimizer)
   return setmetatable({ rows = {}, start = base.clock(), micro_batches = micro_batches,
+    optimizer = optimizer,
     written = 0, reused = 0 }, Report)
+end
+
+-- What the optimizer will keep of a program's parameters.
+local function slots_of(optimizer, program)
+  local trained, parameters = {}, {}
+  for _, set in ipairs(program:sets()) do
+    for _, name in ipairs(set.names) do trained[name] = true end
+  end
+  for i, leaf in ipairs(program:parameters()) do
+    parameters[i] = { name = leaf.name, data = leaf, requires_grad = trained[leaf.name] == true }
+  end
+  return optim.new(optimizer, parameters):declared()
 end
 
 --- Takes in the program of a rank; only those of training are told of.
@@ -29,7 +44,8 @@ end
 ---@param program nnscaler.Program
 function Report:add(mode, rank, program)
   if mode ~= 'training' then return end
-  self.rows[#self.rows + 1] = { rank = rank, memory = program:memory(),
+  self.rows[#self.rows + 1] = { rank = rank,
+    memory = program:memory(slots_of(self.optimizer, program)),
     communication = traffic.line(program, program:traffic(), self.micro_batches) }
 end
 
@@ -49,21 +65,22 @@ function Report:log()
     if row.memory.total > top.memory.total then top = row end
   end
   local m = top.memory
-  log.info('Most memory: rank %d with %s without optimizer state (weights %s, gradients %s, '
-    .. 'activations %s)', top.rank, units.bytes(m.total), units.bytes(m.parameters),
-    units.bytes(m.gradients), units.bytes(m.peak))
+  log.info('Most memory: rank %d with %s (weights %s, gradients %s, optimizer %s, activations %s)',
+    top.rank, units.bytes(m.total), units.bytes(m.parameters), units.bytes(m.gradients),
+    units.bytes(m.optimizer), units.bytes(m.peak))
   log.info('%d program(s) of training in %.2f s, %s of memory', #self.rows,
     base.clock() - self.start, units.bytes(resident()))
 end
 
 --- Prints a line a rank.
 function Report:print()
-  print(('%6s %12s %12s %12s %12s %12s'):format('rank', 'weights', 'gradients', 'saved', 'peak',
-    'total'))
+  print(('%6s %12s %12s %12s %12s %12s %12s'):format('rank', 'weights', 'gradients', 'optimizer',
+    'saved', 'peak', 'total'))
   for _, row in ipairs(self.rows) do
     local m = row.memory
-    print(('%6d %12s %12s %12s %12s %12s'):format(row.rank, units.bytes(m.parameters),
-      units.bytes(m.gradients), units.bytes(m.saved), units.bytes(m.peak), units.bytes(m.total)))
+    print(('%6d %12s %12s %12s %12s %12s %12s'):format(row.rank, units.bytes(m.parameters),
+      units.bytes(m.gradients), units.bytes(m.optimizer), units.bytes(m.saved),
+      units.bytes(m.peak), units.bytes(m.total)))
   end
   print 'saved: kept by one micro-batch between forward and backward; peak: its activations'
   for _, row in ipairs(self.rows) do print(('rank %d: %s'):format(row.rank, row.communication)) end

@@ -7,6 +7,7 @@ local eager = require 'nnscaler.runtime.eager'
 local groups = require 'nnscaler.runtime.comm'
 local run = require 'nnscaler.commands.run'
 local setup = require 'nnscaler.trainer.setup'
+local store = require 'nnscaler.runtime.store'
 local trainer = require 'nnscaler.trainer'
 local trial = require 'nnscaler.verify.trial'
 
@@ -52,9 +53,8 @@ return function(argument)
     want = trial.run(eager.new(model, job), samples(t, opts.steps, 0, 1), how)
   end
   if comm.current():size() > 1 then want = trial.share(want, groups.group(groups.all_ranks())) end
-  local rows = trial.compare(got, want, function(name, whole)
-    return t.sharing and t.sharing:part(name, whole) or whole
-  end)
+  local parts = store.of_engine(t.model, t.engine, t.sharing)
+  local rows = trial.compare(got, want, function(name, whole) return parts:own(name, whole) end)
   for _, row in ipairs(rows) do row.limit = trial.limit(row) end
   return base.json_encode { title = title(t, opts.steps), steps = opts.steps, rows = rows }
 end

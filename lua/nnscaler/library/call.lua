@@ -4,7 +4,7 @@ local C = require 'nnscaler._C.runtime'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local sorted = require 'nnscaler.sorted'
-local store = require 'nnscaler.runtime.store'
+local tree = require 'nnscaler.runtime.tree'
 local tensor = require 'nnscaler.tensor'
 
 -- What a program's function of autograd is made of; found once a program.
@@ -18,7 +18,7 @@ local function describe(program)
       about.labels[#about.labels + 1] = ("parameter '%s'"):format(leaf.name)
     end
   end
-  for i, path in ipairs(program.lowered:seeds()) do about.seeds[i] = store.keys(path) end
+  for i, path in ipairs(program.lowered:seeds()) do about.seeds[i] = tree.keys(path) end
   return about
 end
 
@@ -72,14 +72,14 @@ local function connect(state, program, results, flat, saved, draws)
   local function backward(seeds)
     state:before_backward()
     local gradients = {}
-    store.mirror(engine.gradients, gradients)
+    tree.mirror(engine.gradients, gradients)
     set_context(program, draws)
     local given = C.run(program.stages[0].B, engine.tensors, saved, gradients, seeds,
       program.context)
     local list = {}
     for i, name in ipairs(about.inputs) do list[i] = given[name] end
     for i, name in ipairs(about.parameters) do
-      local at, key = store.place(gradients, name)
+      local at, key = tree.place(gradients, name)
       list[n + i] = at[key] or false
     end
     return list
@@ -133,7 +133,7 @@ local function pack(...) return { n = select('#', ...), ... } end
 ---@return any ...
 return function(state, training, path, ...)
   local engine, args = state.engine, pack(...)
-  local flat, plain = store.inputs(args, args.n, engine.names), {}
+  local flat, plain = tree.inputs(args, args.n, engine.names), {}
   for name, x in next, flat do plain[name] = x:detach() end
   if engine.sharing then
     engine.sharing:check_samples({ plain }, state.calls)

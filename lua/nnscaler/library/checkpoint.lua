@@ -7,39 +7,32 @@ local comm = require 'nnscaler._C.comm'
 local fail = require 'nnscaler.fail'
 local groups = require 'nnscaler.runtime.comm'
 local sorted = require 'nnscaler.sorted'
+local stores = require 'nnscaler.runtime.store'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
 local function show(list) return '[' .. table.concat(list, ', ') .. ']' end
 
-local function part_of(leaf)
-  local start, shape = leaf.start, leaf.shape
-  if not start then
-    start = {}
-    for d = 1, #shape do start[d] = 0 end
-  end
-  return { start = start, shape = shape, whole = leaf.whole or shape }
-end
-
--- What a state holds of the model on this rank: parameters, then persistent buffers.
-local function leaves(model)
-  local list = {}
-  for _, entry in ipairs(model:named_parameters()) do
-    list[#list + 1] = { name = entry.name, tensor = entry.param, part = part_of(entry.param) }
-  end
-  for _, entry in ipairs(model:named_buffers()) do
-    if entry.persistent then
-      list[#list + 1] = { name = entry.name, tensor = entry.buffer, part = part_of(entry.buffer) }
-    end
-  end
-  return list
-end
-
+-- All ranks, and this one.
 local function everybody()
   local world = comm.current()
   if not world then return { 0 }, 0 end
   return groups.all_ranks(), world:rank()
+end
+
+-- The store of a model: parameters, then persistent buffers, of this rank.
+local function store_of(model)
+  local list = {}
+  local function add(name, kind, leaf)
+    list[#list + 1] = { name = name, kind = kind, tensor = leaf, slice = stores.slice_of(leaf),
+      data = leaf.materialized and leaf.data or nil }
+  end
+  for _, entry in ipairs(model:named_parameters()) do add(entry.name, 'parameter', entry.param) end
+  for _, entry in ipairs(model:named_buffers()) do
+    if entry.persistent then add(entry.name, 'buffer', entry.buffer) end
+  end
+  return stores.new(list, everybody())
 end
 
 --- The state of this rank: what merge_state_dicts takes one of from each rank.
@@ -49,9 +42,9 @@ end
 function M.state_dict(model, optimizer)
   local ranks, rank = everybody()
   local state = { rank = rank, world = #ranks, weights = {}, parts = {} }
-  for _, leaf in ipairs(leaves(model)) do
+  for _, leaf in ipairs(store_of(model).leaves) do
     state.weights[leaf.name] = leaf.tensor.data:clone()
-    state.parts[leaf.name] = leaf.part
+    state.parts[leaf.name] = leaf.slice
   end
   if optimizer then
     local own = optimizer:state_dict()
@@ -64,11 +57,6 @@ function M.state_dict(model, optimizer)
   return state
 end
 
-local function region(whole, part)
-  for d, start in ipairs(part.start) do whole = whole:narrow(d - 1, start, part.shape[d]) end
-  return whole
-end
-
 -- Puts whole tensors together. Ranks that hold the same part must agree.
 local Merger = {}
 Merger.__index = Merger
@@ -79,8 +67,8 @@ function Merger:add(name, part, data, rank)
     entry = { whole = tensor.empty(part.whole, { dtype = data.dtype }), parts = {}, filled = 0 }
     self.entries[name] = entry
   end
-  local key = show(part.start) .. show(part.shape)
-  local place = region(entry.whole, part)
+  local key = stores.key(part)
+  local place = stores.region(entry.whole, part)
   if entry.parts[key] then
     if not place:equal(data) then
       fail('state', 'library.merge', ("'%s' differs between ranks %d and %d, which hold the same "
@@ -141,28 +129,14 @@ end
 ---@param model nnscaler.nn.Module
 ---@return table<string, nnscaler.Tensor>
 function M.full_state_dict(model)
-  local ranks, rank = everybody()
-  local group = #ranks > 1 and groups.group(ranks)
-  local list, mine, own, wholes, seen = leaves(model), {}, {}, {}, {}
-  for i, leaf in ipairs(list) do
-    mine[i] = { name = leaf.name, part = leaf.part, dtype = leaf.tensor.dtype }
-    own[leaf.name] = leaf.tensor.data
+  local store, mine = store_of(model), {}
+  for i, leaf in ipairs(store.leaves) do
+    mine[i] = { key = leaf.name, name = leaf.name, data = leaf.tensor.data }
   end
-  local texts = group and group:exchange(base.json_encode(mine)) or { base.json_encode(mine) }
-  for r, text in ipairs(texts) do
-    for _, entry in ipairs(base.json_decode(text)) do
-      local name, part = entry.name, entry.part
-      for _, key in ipairs { 'start', 'shape', 'whole' } do part[key] = part[key] or {} end
-      local key = name .. show(part.start) .. show(part.shape)
-      if not seen[key] then
-        seen[key] = true
-        wholes[name] = wholes[name] or tensor.empty(part.whole, { dtype = entry.dtype })
-        local place = region(wholes[name], part)
-        local data = r - 1 == rank and own[name]:clone() or place:contiguous()
-        if group then group:broadcast(data, r - 1) end
-        place:copy_(data)
-      end
-    end
+  local wholes = store:gather(mine)
+  -- What every rank holds whole is the model's own tensor.
+  for _, entry in ipairs(mine) do
+    if rawequal(wholes[entry.key], entry.data) then wholes[entry.key] = entry.data:clone() end
   end
   return wholes
 end
@@ -180,13 +154,12 @@ end
 ---@param optimizer? nnscaler.ParallelOptimizer
 ---@param state? table { steps, counts, tensors }
 function M.load_merged_state_dict(model, weights, optimizer, state)
-  local own, parts = {}, {}
-  for _, leaf in ipairs(leaves(model)) do
+  local store, own = store_of(model), {}
+  for _, leaf in ipairs(store.leaves) do
     local data = weights[leaf.name]
-    parts[leaf.name] = leaf.part
     if data then
-      check_whole(leaf.name, data, leaf.part)
-      own[leaf.name] = region(data, leaf.part):contiguous()
+      check_whole(leaf.name, data, leaf.slice)
+      own[leaf.name] = store:own(leaf.name, data)
     end
   end
   model:load_state_dict(own)
@@ -196,11 +169,13 @@ function M.load_merged_state_dict(model, weights, optimizer, state)
     counts[parameter.name] = state.counts[parameter.name]
   end
   for _, entry in ipairs(state.tensors) do
-    local part = parts[entry.parameter]
-    if part and optimizer.by_name[entry.parameter] then
-      check_whole(entry.parameter, entry.data, part)
-      tensors[#tensors + 1] = { parameter = entry.parameter, name = entry.name,
-        data = region(entry.data, part):clone() }
+    local leaf = store.by_name[entry.parameter]
+    if leaf then check_whole(entry.parameter, entry.data, leaf.slice) end
+  end
+  for _, entry in ipairs(store:own_optimizer(state.tensors)) do
+    if optimizer.by_name[entry.parameter] then
+      entry.data = entry.data:clone()
+      tensors[#tensors + 1] = entry
     end
   end
   optimizer:load_state_dict { steps = state.steps, counts = counts, tensors = tensors }
@@ -212,7 +187,7 @@ local function holders_of(list)
   local ranks, rank = everybody()
   local mine = {}
   for i, leaf in ipairs(list) do
-    mine[i] = { leaf.name .. show(leaf.part.start) .. show(leaf.part.shape),
+    mine[i] = { leaf.name .. stores.key(leaf.slice),
       leaf.tensor.materialized }
   end
   local all = #ranks > 1 and groups.group(ranks):exchange(base.json_encode(mine))
@@ -238,7 +213,7 @@ end
 ---@param optimizer? nnscaler.ParallelOptimizer
 ---@return table state
 function M.deduped_state_dict(model, optimizer)
-  local state, list = M.state_dict(model, optimizer), leaves(model)
+  local state, list = M.state_dict(model, optimizer), store_of(model).leaves
   local rank, mine = holders_of(list), {}
   for _, leaf in ipairs(list) do
     mine[leaf.name] = leaf.holders[1] == rank
@@ -269,7 +244,7 @@ end
 ---@param model nnscaler.nn.Module
 ---@param lazy? boolean what no rank has values of stays without
 function M.broadcast_weights(model, lazy)
-  local list = leaves(model)
+  local list = store_of(model).leaves
   holders_of(list)
   for _, leaf in ipairs(list) do
     if #leaf.filled == 0 and not lazy then
@@ -294,13 +269,13 @@ end
 ---@param state table of this rank
 ---@param optimizer? nnscaler.ParallelOptimizer
 function M.load_deduped_state_dict(model, state, optimizer)
-  local list, by_name = leaves(model), {}
+  local list, by_name = store_of(model).leaves, {}
   local rank = holders_of(list)
   for _, leaf in ipairs(list) do
     by_name[leaf.name] = leaf
     local data = state.weights[leaf.name]
     if (leaf.holders[1] == rank) ~= (data ~= nil) or data and show(data.shape)
-      ~= show(leaf.part.shape) then
+      ~= show(leaf.slice.shape) then
       fail('state', 'library.load_deduped', ("'%s' lies in another way than when the state of rank "
         .. '%d was taken'):format(leaf.name, state.rank), 'merge_state_dicts makes a state for any '
         .. 'plan')
@@ -308,7 +283,7 @@ function M.load_deduped_state_dict(model, state, optimizer)
   end
   tensor.no_grad(function()
     for _, leaf in ipairs(list) do
-      local data = state.weights[leaf.name] or tensor.empty(leaf.part.shape,
+      local data = state.weights[leaf.name] or tensor.empty(leaf.slice.shape,
         { dtype = leaf.tensor.dtype })
       share_tensor(leaf.holders, leaf.holders[1], data)
       leaf.tensor.data = data:clone()

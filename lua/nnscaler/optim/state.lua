@@ -1,6 +1,7 @@
 --- State of an optimizer to and from a checkpoint, by parameter name: counts[parameter] is the
 --- number of its updates, tensors a list of { parameter =, name = 'exp_avg', data = }.
 local fail = require 'nnscaler.fail'
+local slots = require 'nnscaler.optim.slots'
 local sorted = require 'nnscaler.sorted'
 
 local M = {}
@@ -18,15 +19,15 @@ function M.export(optimizer)
   return { counts = counts, tensors = tensors }
 end
 
-local function same_shape(a, b)
-  if #a.shape ~= #b.shape then return false end
-  for i, size in ipairs(a.shape) do
-    if b.shape[i] ~= size then return false end
-  end
-  return true
-end
-
 local function show(shape) return '[' .. table.concat(shape, ', ') .. ']' end
+
+-- Shape and dtype that a state has; those of the weight where the kind does not know its name.
+local function type_of(optimizer, slot, name)
+  for _, declared in ipairs(slots.of(optimizer.kind, optimizer.options[slot.group])) do
+    if declared.name == name then return slots.type_of(declared, slot.data) end
+  end
+  return slot.data.shape, slot.data.dtype
+end
 
 -- Sorts the saved tensors under their parameters, or says what does not belong.
 local function sort_tensors(optimizer, saved)
@@ -37,13 +38,14 @@ local function sort_tensors(optimizer, saved)
       fail('state', 'optim.load', ("state '%s' of '%s' belongs to no trainable parameter")
         :format(entry.name, entry.parameter))
     end
-    if not same_shape(entry.data, slot.data) then
+    local shape, dtype = type_of(optimizer, slot, entry.name)
+    if show(entry.data.shape) ~= show(shape) then
       fail('state', 'optim.load', ("state '%s' of '%s' has shape %s; expected %s"):format(
-        entry.name, entry.parameter, show(entry.data.shape), show(slot.data.shape)))
+        entry.name, entry.parameter, show(entry.data.shape), show(shape)))
     end
-    if entry.data.dtype ~= slot.data.dtype then
+    if entry.data.dtype ~= dtype then
       fail('state', 'optim.load', ("state '%s' of '%s' is %s; expected %s"):format(
-        entry.name, entry.parameter, entry.data.dtype, slot.data.dtype))
+        entry.name, entry.parameter, entry.data.dtype, dtype))
     end
     found[slot.name] = found[slot.name] or {}
     found[slot.name][entry.name] = entry.data
@@ -60,10 +62,11 @@ function M.import(optimizer, saved)
     if not count then
       fail('state', 'optim.load', ("no state of parameter '%s'"):format(slot.name))
     end
-    local names = count > 0 and optimizer.kind.slots(optimizer.options[slot.group]) or {}
-    for _, name in ipairs(names) do
-      if not (found[slot.name] and found[slot.name][name]) then
-        fail('state', 'optim.load', ("state '%s' of '%s' is missing"):format(name, slot.name))
+    local list = count > 0 and slots.of(optimizer.kind, optimizer.options[slot.group]) or {}
+    for _, declared in ipairs(list) do
+      if not (found[slot.name] and found[slot.name][declared.name]) then
+        fail('state', 'optim.load', ("state '%s' of '%s' is missing"):format(declared.name,
+          slot.name))
       end
     end
   end

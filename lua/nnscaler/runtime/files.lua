@@ -16,6 +16,7 @@ local M = {}
 ---@field chunk string name for errors
 ---@field path string|nil nil: kept in memory
 ---@field fresh boolean whether it is to be written
+---@field edited boolean|nil whether a person changed it
 
 ---@class nnscaler.FileOpts
 ---@field folder? string
@@ -124,7 +125,7 @@ function M.choose(program, opts, rank)
       else
         log.info('Program %s is up to date', path)
       end
-      return { text = text, chunk = '@' .. path, path = path, fresh = false }
+      return { text = text, chunk = '@' .. path, path = path, fresh = false, edited = edited }
     end
     local what = differences(key, old, program:key(), settings)
     if edited then

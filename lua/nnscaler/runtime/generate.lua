@@ -38,6 +38,7 @@ end
 ---@field device string
 ---@field strategy? string broadcast_strategy
 ---@field embedded? boolean the model is a module inside a hand-written one
+---@field set_mb? number the most that a set of gradients takes which ranks sum
 ---@field first_graph? userdata the first one under the plan, in whose homes weights rest
 
 --- Lowers a graph under a plan for its ranks, checks their programs against each other and writes
@@ -52,7 +53,8 @@ end
 function M.all(graph, plan, world, opts, visit, only)
   local made = {}
   local function write(rank)
-    local place = { device = opts.device, plan = plan, rank = rank, embedded = opts.embedded }
+    local place = { device = opts.device, plan = plan, rank = rank, embedded = opts.embedded,
+      set_mb = opts.set_mb }
     if opts.first_graph then place.first = lower.lower(opts.first_graph, place) end
     local program = lower.lower(graph, place)
     if visit then visit(program, rank) end
@@ -80,6 +82,7 @@ function M.shared(shared, graph, program, opts)
   local answer = first.run(shared.everybody, shared.rank, function(beat)
     local made = M.all(graph, shared.plan, shared, opts, beat)
     mine = made[1]
+    for _, file in ipairs(made) do mine.edited = mine.edited or file.edited end
     if opts.strategy == 'none' and kept then return '[]' end
     local texts = {}
     for i, file in ipairs(made) do texts[i] = file.text end

@@ -1,8 +1,7 @@
 --- Parameters and buffers as a program engine holds them: one tensor each, or this rank's part of
 --- it, in nested tables that programs index by module path.
 local buffers = require 'nnscaler.runtime.buffers'
-local reducer = require 'nnscaler.runtime.reducer'
-local store = require 'nnscaler.runtime.store'
+local tree = require 'nnscaler.runtime.tree'
 local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
@@ -25,9 +24,9 @@ function M.add(engine, take)
       engine.parameters[i] = {
         name = entry.name, data = data, requires_grad = entry.param.requires_grad,
       }
-      local parent, key = store.place(engine.tensors, entry.name)
+      local parent, key = tree.place(engine.tensors, entry.name)
       parent[key] = data
-      local gradients = store.place(engine.gradients, entry.name)
+      local gradients = tree.place(engine.gradients, entry.name)
       engine.places[i] = { table = gradients, key = key }
       engine.places[entry.name] = engine.places[i]
     end
@@ -35,11 +34,11 @@ function M.add(engine, take)
   for _, entry in ipairs(model:named_buffers()) do
     local data = take(entry.name, entry.buffer)
     if data then
-      local parent, key = store.place(engine.tensors, entry.name)
+      local parent, key = tree.place(engine.tensors, entry.name)
       parent[key] = data
       engine.buffers[#engine.buffers + 1] = {
         name = entry.name, data = data, persistent = entry.persistent ~= false,
-        table = parent, key = key, contents = store.place(engine.contents, entry.name),
+        table = parent, key = key, contents = tree.place(engine.contents, entry.name),
       }
     end
   end
@@ -53,8 +52,7 @@ local function draw(engine, parameter, start, shape)
   return data
 end
 
---- Fills the engine's tables with this rank's parts, as `engine.take` makes them or drawn, and
---- makes ready for sums of their gradients.
+--- Fills the engine's tables with this rank's parts, as `engine.take` makes them or drawn.
 ---@param engine nnscaler.ProgramEngine
 function M.add_parts(engine)
   local shared, take = engine.sharing, engine.take or draw
@@ -76,11 +74,6 @@ function M.add_parts(engine)
     return data
   end)
   if not shared then return end
-  engine.reducer = reducer.new {
-    buckets = engine.buckets, shares = engine.shares, places = engine.places,
-    -- In lockstep a unit's last backward may be an idle one, which completes no gradient.
-    device = engine.job.device, overlap = shared.stages.count == 1 and not shared.lockstep,
-  }
   if shared.units > 1 then
     local decays = {}
     for _, leaf in ipairs(engine.first:buffers()) do decays[leaf.name] = leaf.decay end

@@ -6,11 +6,11 @@ local fields = require 'nnscaler.runtime.fields'
 local files = require 'nnscaler.runtime.files'
 local launch = require 'nnscaler._C.launch'
 local leaves = require 'nnscaler.runtime.leaves'
+local load = require 'nnscaler.runtime.load'
 local lockstep = require 'nnscaler.runtime.lockstep'
 local log = require('nnscaler.log').logger 'nnscaler.program'
 local generate = require 'nnscaler.runtime.generate'
 local graphs = require 'nnscaler._C.graph'
-local load_program = require 'nnscaler.runtime.load'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
 local others = require 'nnscaler.runtime.others'
@@ -18,7 +18,9 @@ local presence = require 'nnscaler.runtime.presence'
 local rank_zero = require 'nnscaler.runtime.first'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
-local store = require 'nnscaler.runtime.store'
+local states = require 'nnscaler.runtime.states'
+local steps = require 'nnscaler.runtime.step'
+local tree = require 'nnscaler.runtime.tree'
 local trace = require 'nnscaler.trace'
 local traffic = require 'nnscaler.runtime.traffic'
 local weights = require 'nnscaler.runtime.weights'
@@ -38,6 +40,7 @@ function Engine:file_opts(mode)
     model = job.folder or self.model.class_name or 'model', first = not self.written[mode],
     device = job.device or 'cpu', strategy = job.broadcast_strategy,
     rank = self.sharing and self.sharing.rank or 0, embedded = self.embedded,
+    set_mb = self:set_mb(),
   }
 end
 
@@ -76,38 +79,84 @@ function Engine:build(graph, training)
   local device = self.job.device or 'cpu'
   local shared = self.sharing
   local plan = shared and shared:plan_for(graph)
-  if self.first then
+  if shared and self.first then
     others.check(shared, graph, plan, self.first_graph, { device = device,
       embedded = self.embedded })
   end
   local program = lower.lower(graph, {
     device = device, plan = plan, rank = shared and shared.rank,
-    first = self.first, embedded = self.embedded,
+    first = self.first, embedded = self.embedded, set_mb = self:set_mb(),
   })
   generate.tell(program)
-  if shared and not self.shares then
+  local is_first = not self.first and (training or shared ~= nil)
+  if is_first then
     self.first, self.first_graph = program, graph
-    self.first_addends, self.trainable = presence.addends(program), presence.trainable(self.model)
-    self:take_parts(program)
+    if shared then
+      self.first_made, self.trainable = presence.made(program), presence.trainable(self.model)
+      self:take_parts(program)
+    end
+    if training then self.states = self:make_states() end
   end
   local mode = training and 'training' or 'evaluation'
   local file = self:file_of(graph, program, mode)
+  if self:is_together(mode) and shared:over_all({ file.edited and 1 or 0 }, 'max')[1] == 1 then
+    log.info_once 'a program was edited by hand: ranks compare every call (comm.check=full)'
+    comm.compare_calls()
+  end
   self.written[mode] = true
   self.paths[#self.paths + 1] = file.path
   local segments = program:segments()
   if shared then shared:join(program:groups()) end
-  local addends, other
-  if shared and training then addends, other = presence.addends(program, self.first_addends) end
+  local other = shared and training and select(2, presence.made(program, self.first_made))
   local constants = {}
   for i, c in ipairs(program:constants()) do
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
   end
+  local stages, step = load(file.text, file.chunk, segments, is_first and training)
+  self.step = self.step or step
   return {
-    stages = load_program(file.text, file.chunk, segments), tags = segments.tags,
-    lowered = program, addends = addends, other = other, structure = graph:structure(),
-    tells = not shared or shared.stages:tells(segments.last_stage),
-    context = { seed = self.job.seed or 0, step = 0, micro = 0, tag = 0, constants = constants },
+    stages = stages, tags = segments.tags, lowered = program, other = other,
+    structure = graph:structure(), tells = not shared or shared.stages:tells(segments.last_stage),
+    context = { seed = self.job.seed or 0, step = 0, micro = 0, tag = 0, constants = constants,
+      last = false, empty = false },
   }
+end
+
+-- The most that gradients take which ranks sum together, in MB; nil: as lower has it.
+function Engine:set_mb() return (self.job.compute_config or {}).reducer_bucket_cap_mb end
+
+--- States of the parameters whose gradients the program accumulates.
+---@param data? table<string, nnscaler.Tensor> weights by name, whose gradients autograd makes
+---@return nnscaler.States
+function Engine:make_states(data)
+  local by_name = data or {}
+  for _, parameter in ipairs(data and {} or self.parameters) do
+    by_name[parameter.name] = parameter.data
+  end
+  return states.new {
+    sets = self.first:sets(), leaves = self.first:parameters(), data = by_name,
+    places = not data and self.places or nil, some = self.some, device = self.job.device,
+  }
+end
+
+-- After sums of gradients, in a step of other graphs than the first one.
+function Engine:settle()
+  if self.unsettled then presence.settle(self) end
+  self.unsettled = false
+end
+
+--- The step of an optimizer over the parameters of this engine.
+---@param optimizer nnscaler.Optimizer
+---@return nnscaler.Step
+function Engine:step_of(optimizer)
+  local parts
+  return steps.new(function()
+    if not parts then
+      self.states:attach(optimizer)
+      parts = { { program = self.step, states = self.states } }
+    end
+    return parts
+  end, self.sharing, function() self:settle() end)
 end
 
 -- Makes this rank's parts of the weights; no rank ever holds the whole model.
@@ -118,15 +167,13 @@ function Engine:take_parts(program)
     for _, leaf in ipairs(list) do parts[leaf.name] = leaf end
   end
   self.sharing.parts = parts
-  local cap = (self.job.compute_config or {}).reducer_bucket_cap_mb
-  cap = cap and math.floor(cap * 2 ^ 20)
-  local with_gradient = self.sharing:agree_gradients(self.shares)
-  self.traffic = program:traffic(cap, with_gradient)
+  self.some = {} -- names of parameters that some rank has a gradient of
+  for _, name in ipairs(self.sharing:agree_gradients(self.shares)) do self.some[name] = true end
+  self.traffic = program:traffic()
   if self.sharing.size > 1 then
     log.info('Program of rank %d: %s', self.sharing.rank,
       traffic.line(program, self.traffic, self.sharing.micro_batches))
   end
-  self.buckets = program:buckets(cap, with_gradient)
   leaves.add_parts(self)
   if self.job.broadcast_strategy == 'all' then self:broadcast_weights() end
 end
@@ -149,6 +196,7 @@ function Engine:twin(take)
   for key, value in next, self do twin[key] = value end
   twin.take, twin.seeds = take, {}
   leaves.add_parts(twin)
+  if self.states then twin.states = twin:make_states() end
   return twin
 end
 
@@ -208,13 +256,7 @@ end
 
 --- Forgets all gradients.
 function Engine:zero_grad()
-  for _, place in ipairs(self.places) do
-    local gradient = place.table[place.key]
-    if gradient then
-      C.release(gradient)
-      place.table[place.key] = nil
-    end
-  end
+  if self.states then self.states:reset() end
 end
 
 --- Gradient of a parameter: the sum over the micro-batches of n·dloss/dw, or nil without a path.
@@ -228,7 +270,7 @@ end
 function Engine:inputs(args, n)
   local device = self.job.device
   local move = device and device ~= 'cpu' and function(x) return x:to(device) end or nil
-  return store.inputs(args, n, self.names, move)
+  return tree.inputs(args, n, self.names, move)
 end
 
 -- The seed of backward: a scalar n of the loss's dtype.
@@ -270,6 +312,7 @@ function Engine:context_of(program, step, k)
   context.seed, context.step = self.job.seed or 0, step
   context.micro = shared and k * shared.units + shared.unit or k
   context.tag = k * program.tags
+  context.last, context.empty, context.states = false, false, self.states
   return context
 end
 
@@ -315,8 +358,9 @@ function Engine:forward(item, step, stage, weight)
 end
 
 -- Runs a backward part of a stage, `B` or `W`. A micro-batch that counts for nothing (its loss may
--- be 0/0) runs only where others wait for its gradients, which are zeros then.
-function Engine:backward(pass, kind, seed_of)
+-- be 0/0) runs only where others wait for its gradients, which are zeros then. The last one may
+-- start sums over ranks.
+function Engine:backward(pass, kind, seed_of, last)
   local program, empty, shared = pass.program, pass.n == 0, self.sharing
   local run = program.stages[pass.stage][kind]
   if not run or (empty and program.tags == 0 and not (shared and shared.lockstep)) then return end
@@ -324,6 +368,7 @@ function Engine:backward(pass, kind, seed_of)
   pass.ran = true
   local seed = pass.loss and (seed_of or self.seed_of)(self, pass.loss, pass.n)
   local context = self:context_of(program, pass.step, pass.micro)
+  context.last, context.empty = last, empty
   if empty then
     self:backward_empty(run, pass, seed, context)
   else
@@ -343,29 +388,31 @@ end
 -- Keeps of the gradients only what other ranks gave for this one's shards.
 function Engine:backward_empty(run, pass, seed, context)
   local gradients = {}
-  store.mirror(self.gradients, gradients)
-  comm.mute(true)
-  local ok, message = pcall(C.run, run, self.tensors, pass.saved, gradients, seed, context)
-  comm.mute(false)
-  if not ok then error(message, 0) end
+  tree.mirror(self.gradients, gradients)
+  C.run(run, self.tensors, pass.saved, gradients, seed, context)
   for _, share in ipairs(self.shares) do
-    local parent, key = store.place(gradients, share.name)
+    local parent, key = tree.place(gradients, share.name)
     local place = self.places[share.name]
     if share.sharded and parent[key] then C.accumulate(place.table, place.key, parent[key]) end
   end
 end
 
 -- The order in which this rank runs forward (F), backward (B) and, where those are apart, weight
--- gradients (W) of its stages on its micro-batches.
+-- gradients (W) of its stages on its micro-batches: that of the first program, or of a plan for
+-- another number.
 function Engine:order(count)
-  local stages = self.sharing and self.sharing.stages
-  if stages and stages.count > 1 then return stages:order(count, true) end
-  local order = {}
-  for k = 0, count - 1 do
-    order[2 * k + 1] = { kind = 'F', stage = 0, micro = k }
-    order[2 * k + 2] = { kind = 'B', stage = 0, micro = k }
+  local stages, order = self.sharing and self.sharing.stages, {}
+  if not stages or stages.count == 1 then
+    for k = 0, count - 1 do
+      order[2 * k + 1] = { kind = 'F', stage = 0, micro = k }
+      order[2 * k + 2] = { kind = 'B', stage = 0, micro = k }
+    end
+    return order
   end
-  return order
+  if not self.schedule then
+    self.schedule = { self.first:schedule() } -- and of how many micro-batches
+  end
+  return count == self.schedule[2] and self.schedule[1] or stages:order(count, true)
 end
 
 ---@class nnscaler.StepContext
@@ -382,7 +429,7 @@ end
 ---@return { loss: number, weight: number, losses: number[], outputs: any[] }
 function Engine:train_step(samples, context)
   self.buffer_contents:reset()
-  if self.reducer then self.reducer:reset() end
+  if self.states then self.states:begin() end
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   self.told = {}
   local shared = self.sharing
@@ -395,6 +442,8 @@ function Engine:train_step(samples, context)
   for _, action in ipairs(order) do
     if action.kind ~= 'F' then backwards = backwards + 1 end
   end
+  -- In lockstep a unit's last backward may be an idle one, which completes no gradient.
+  local beside = shared and not shared.lockstep and not context.unsummed and not self.late_sums
   for _, action in ipairs(order) do
     local item = items[action.micro + 1]
     local key, k = action.stage * #items + action.micro, item.micro + 1
@@ -404,10 +453,7 @@ function Engine:train_step(samples, context)
     else
       local pass = passes[key]
       backwards = backwards - 1
-      if shared and backwards == 0 and not context.unsummed then
-        self.reducer:arm(pass.program.addends)
-      end
-      self:backward(pass, action.kind, context.seed_of)
+      self:backward(pass, action.kind, context.seed_of, beside and backwards == 0)
       if action.kind == 'W' or not pass.program.stages[action.stage].W then
         finish(pass)
         passes[key] = nil
@@ -428,13 +474,17 @@ function Engine:train_step(samples, context)
   end
   comm.flush()
   -- Sums of gradients come first on all ranks: some have started in backward.
-  if shared and not context.unsummed then self.reducer:finish() end
+  if shared and not context.unsummed and not self.late_sums then
+    self.step.sum(self.states)
+    self.states:wait()
+  end
   self.buffer_contents:commit()
   if shared then
     local other = self.fields and self.fields.current ~= '' and 1 or 0
     for _, item in ipairs(items) do other = item.program.other and 1 or other end
     total, weight, other = unpack(shared:over_all { total, weight, other })
-    if other > 0 and not context.unsummed then presence.settle(self) end
+    self.unsettled = other > 0 and not context.unsummed
+    if not self.late_sums then self:settle() end
   end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }

@@ -1,66 +1,238 @@
---- Tensors of a model by logical name, as trees that generated programs walk:
---- 'transformer.h.0.weight' is tree.transformer.h[0].weight.
+--- The sharded store of a model: of each parameter and buffer this rank's slice of the whole, for
+--- the weight and for what lies as it does (slots of an optimizer). Trainer, library and
+--- checkpoints read and write whole tensors through it. What says "a collective" is called by all
+--- ranks, in the same order.
+local base = require 'nnscaler._C.base'
+local groups = require 'nnscaler.runtime.comm'
+local sorted = require 'nnscaler.sorted'
+local tensor = require 'nnscaler.tensor'
+
 local M = {}
 
---- Keys of a dotted name; numbers are numbers.
+---@class nnscaler.Slice
+---@field start integer[] where it begins, per dimension
+---@field shape integer[] of the slice
+---@field whole integer[] shape of the whole
+
+---@class nnscaler.StoreLeaf
+---@field name string
+---@field kind 'parameter'|'buffer'
+---@field slice nnscaler.Slice|nil nil: other ranks hold it
+---@field data nnscaler.Tensor|nil this rank's slice of the weight
+
+---@class nnscaler.Store
+---@field leaves nnscaler.StoreLeaf[] in the order of the model
+---@field by_name table<string, nnscaler.StoreLeaf>
+local Store = {}
+Store.__index = Store
+
+--- The slice that a leaf of a program or a part of a parameter is; all of it where it has no start.
+---@param leaf { shape: integer[], start?: integer[], whole?: integer[] }
+---@return nnscaler.Slice
+function M.slice_of(leaf)
+  local start, shape = leaf.start, leaf.shape
+  if not start then
+    start = {}
+    for d = 1, #shape do start[d] = 0 end
+  end
+  return { start = start, shape = shape, whole = leaf.whole or shape }
+end
+
+--- The region of a whole tensor that a slice is, as a view.
+---@param whole nnscaler.Tensor
+---@param slice nnscaler.Slice
+---@return nnscaler.Tensor
+function M.region(whole, slice)
+  for d, start in ipairs(slice.start) do whole = whole:narrow(d - 1, start, slice.shape[d]) end
+  return whole
+end
+
+--- A text that is equal for equal slices.
+---@param slice nnscaler.Slice
+---@return string
+function M.key(slice)
+  return ('[%s][%s]'):format(table.concat(slice.start, ', '), table.concat(slice.shape, ', '))
+end
+
+--- Makes a store.
+---@param leaves nnscaler.StoreLeaf[]
+---@param ranks integer[] all ranks
+---@param rank integer this one
+---@return nnscaler.Store
+function M.new(leaves, ranks, rank)
+  local self = setmetatable({ leaves = leaves, ranks = ranks, rank = rank, by_name = {} }, Store)
+  for _, leaf in ipairs(leaves) do self.by_name[leaf.name] = leaf end
+  return self
+end
+
+--- The store of an engine's model.
+---@param model nnscaler.nn.Module
+---@param engine nnscaler.Engine
+---@param sharing nnscaler.Sharing|nil of several ranks
+---@return nnscaler.Store
+function M.of_engine(model, engine, sharing)
+  local data, leaves = {}, {}
+  for _, list in ipairs { engine.parameters, engine.buffers } do
+    for _, leaf in ipairs(list) do data[leaf.name] = leaf.data end
+  end
+  local function add(name, kind)
+    local own = data[name]
+    local part = sharing and sharing.parts[name] or own
+    leaves[#leaves + 1] = { name = name, kind = kind, data = own,
+      slice = own and M.slice_of(part) }
+  end
+  for _, entry in ipairs(model:named_parameters()) do add(entry.name, 'parameter') end
+  for _, entry in ipairs(model:named_buffers()) do
+    if entry.persistent ~= false then add(entry.name, 'buffer') end
+  end
+  return M.new(leaves, sharing and sharing.everybody or { 0 }, sharing and sharing.rank or 0)
+end
+
+local function is_whole(slice)
+  return table.concat(slice.shape, ' ') == table.concat(slice.whole, ' ')
+end
+
+-- A text of each rank, on all of them.
+local function exchange(self, text)
+  if #self.ranks == 1 then return { text } end
+  return groups.group(self.ranks):exchange(text)
+end
+
+-- What each rank says of its list of { key, name, data }: by rank a list of { key, slice, dtype }.
+local function told(self, list)
+  local mine = {}
+  for i, entry in ipairs(list) do
+    local slice = self.by_name[entry.name].slice
+    if is_whole(slice) then slice = M.slice_of { shape = entry.data.shape } end
+    mine[i] = { key = entry.key, start = slice.start, shape = slice.shape, whole = slice.whole,
+      dtype = entry.data.dtype }
+  end
+  local all = {}
+  for r, text in ipairs(exchange(self, base.json_encode(mine))) do
+    all[r] = base.json_decode(text)
+    for _, entry in ipairs(all[r]) do -- an empty list has no kind in JSON
+      for _, field in ipairs { 'start', 'shape', 'whole' } do entry[field] = entry[field] or {} end
+    end
+  end
+  return all
+end
+
+-- How many ranks hold all of each key.
+local function whole_on(all)
+  local count = {}
+  for _, entries in ipairs(all) do
+    for _, entry in ipairs(entries) do
+      if is_whole(entry) then
+        count[entry.key] = (count[entry.key] or 0) + 1
+      end
+    end
+  end
+  return count
+end
+
+--- Whole tensors from the slices that ranks hold. A collective. What every rank holds whole is not
+--- sent, and is the tensor that the rank gave.
+---@param list { key: string, name: string, data: nnscaler.Tensor }[] of this rank; `name` says how
+---  it lies, `key` tells it from others
+---@return table<string, nnscaler.Tensor> wholes by key, on every rank
+function Store:gather(list)
+  local wholes, own, seen, all = {}, {}, {}, told(self, list)
+  for _, entry in ipairs(list) do own[entry.key] = entry.data end
+  local everywhere = whole_on(all)
+  for r, entries in ipairs(all) do
+    for _, entry in ipairs(entries) do
+      local key = entry.key .. M.key(entry)
+      if everywhere[entry.key] == #self.ranks then
+        wholes[entry.key] = own[entry.key]
+      elseif not seen[key] then
+        seen[key] = true
+        wholes[entry.key] = wholes[entry.key] or tensor.empty(entry.whole, { dtype = entry.dtype })
+        local place = M.region(wholes[entry.key], entry)
+        local root = self.ranks[r]
+        local part = root == self.rank and own[entry.key]:detach():contiguous()
+          or place:contiguous()
+        groups.group(self.ranks):broadcast(part, r - 1)
+        place:copy_(part)
+      end
+    end
+  end
+  return wholes
+end
+
+--- The whole weights in the order of the model, on every rank. A collective.
+---@return { name: string, data: nnscaler.Tensor, kind: string }[]
+function Store:weights()
+  local mine, out = {}, {}
+  for _, leaf in ipairs(self.leaves) do
+    if leaf.data then mine[#mine + 1] = { key = leaf.name, name = leaf.name, data = leaf.data } end
+  end
+  local wholes = self:gather(mine)
+  for i, leaf in ipairs(self.leaves) do
+    out[i] = { name = leaf.name, data = wholes[leaf.name], kind = leaf.kind }
+  end
+  return out
+end
+
+--- The whole state of an optimizer, on every rank. A collective.
+---@param state { counts: table<string, integer>, tensors: table[] } of this rank
+---@return { counts: table<string, integer>, tensors: table[] }
+function Store:optimizer(state)
+  local mine, counts, slots, tensors = {}, {}, {}, {}
+  for i, entry in ipairs(state.tensors) do
+    mine[i] = { key = entry.parameter .. '\n' .. entry.name, name = entry.parameter,
+      data = entry.data }
+  end
+  for _, text in ipairs(exchange(self, base.json_encode { counts = state.counts })) do
+    for name, count in sorted.sorted_pairs(base.json_decode(text).counts or {}) do
+      counts[name] = counts[name] or count
+    end
+  end
+  local wholes = self:gather(mine)
+  for _, key in ipairs(sorted.sorted_keys(wholes)) do
+    local parameter, name = key:match '^(.*)\n(.*)$'
+    slots[parameter] = slots[parameter] or {}
+    table.insert(slots[parameter], { parameter = parameter, name = name, data = wholes[key] })
+  end
+  for _, leaf in ipairs(self.leaves) do
+    for _, entry in ipairs(slots[leaf.name] or {}) do tensors[#tensors + 1] = entry end
+  end
+  return { counts = counts, tensors = tensors }
+end
+
+--- This rank's slice of a whole tensor.
 ---@param name string
----@return (string|integer)[]
-function M.keys(name)
-  local keys = {}
-  for part in name:gmatch '[^.]+' do
-    local number = part:match '^%d+$' and (part == '0' or part:sub(1, 1) ~= '0')
-    keys[#keys + 1] = number and #part < 10 and tonumber(part) or part
-  end
-  return keys
+---@param whole nnscaler.Tensor
+---@return nnscaler.Tensor
+function Store:own(name, whole)
+  local slice = self.by_name[name].slice
+  if is_whole(slice) then return whole end
+  return M.region(whole, slice):contiguous()
 end
 
---- The table that holds the leaf of a name, made on the way, and the leaf's key.
----@param tree table
----@param name string
----@return table parent, string|integer key
-function M.place(tree, name)
-  local keys = M.keys(name)
-  for i = 1, #keys - 1 do
-    local below = tree[keys[i]]
-    if below == nil then
-      below = {}
-      tree[keys[i]] = below
+--- Gives this rank its slices of whole weights.
+---@param weights { name: string, data: nnscaler.Tensor }[]
+function Store:load_weights(weights)
+  tensor.no_grad(function()
+    for _, whole in ipairs(weights) do
+      local leaf = self.by_name[whole.name]
+      if leaf and leaf.data then leaf.data:copy_(self:own(whole.name, whole.data)) end
     end
-    tree = below
-  end
-  return tree, keys[#keys]
+  end)
 end
 
---- Makes in `copy` the tables that `tree` has, without its leaves.
----@param tree table
----@param copy table
-function M.mirror(tree, copy)
-  for key, below in next, tree do
-    if type(below) == 'table' then
-      copy[key] = {}
-      M.mirror(below, copy[key])
+--- This rank's slices of a whole optimizer state.
+---@param tensors { parameter: string, name: string, data: nnscaler.Tensor }[]
+---@return table[]
+function Store:own_optimizer(tensors)
+  local list = {}
+  for _, entry in ipairs(tensors) do
+    local leaf = self.by_name[entry.parameter]
+    if leaf and leaf.slice then
+      list[#list + 1] = { parameter = entry.parameter, name = entry.name,
+        data = self:own(entry.parameter, entry.data) }
     end
   end
-end
-
---- Flat inputs of a program from forward's arguments, named as the tracer names them: the
---- argument's name (or position), then the keys of nested tables.
----@param args any[]
----@param n integer
----@param names string[]
----@param visit? fun(tensor: nnscaler.Tensor): nnscaler.Tensor
----@return table<string, nnscaler.Tensor>
-function M.inputs(args, n, names, visit)
-  local flat = {}
-  local function walk(value, name)
-    if type(value) == 'userdata' then
-      flat[name] = visit and visit(value) or value
-    elseif type(value) == 'table' then
-      for key, item in next, value do walk(item, name .. '.' .. tostring(key)) end
-    end
-  end
-  for i = 1, n do walk(args[i], names[i] or tostring(i)) end
-  return flat
+  return list
 end
 
 return M

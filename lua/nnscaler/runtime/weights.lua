@@ -2,6 +2,7 @@
 local base = require 'nnscaler._C.base'
 local door = require 'nnscaler._C.tensor'
 local groups = require 'nnscaler.runtime.comm'
+local store = require 'nnscaler.runtime.store'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}
@@ -56,8 +57,10 @@ end
 function door.full_of(parameter)
   local shared, data = shared_by[parameter], parameter.data
   if not shared then return data end
-  local whole = shared:full(parameter.path, shared.parts[parameter.path] and data)
-  return whole:detach()
+  local name, part = parameter.path, shared.parts[parameter.path]
+  local one = store.new({ { name = name, kind = 'parameter',
+    slice = part and store.slice_of(part) } }, shared.everybody, shared.rank)
+  return one:gather(part and { { key = name, name = name, data = data } } or {})[name]:detach()
 end
 
 return M

@@ -2,9 +2,7 @@
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
-local gather = require 'nnscaler.trainer.gather'
 local history = require 'nnscaler.trainer.history'
-local saver = require 'nnscaler.trainer.saver'
 local shapes = require 'nnscaler.checkpoint.shapes'
 local shared_checkpoint = require 'nnscaler.trainer.shared_checkpoint'
 
@@ -55,16 +53,15 @@ function M.run(t)
   end
   if not saved then return end
   local path = saved.path
-  local weights, state = saver.weights(t), saved.state
+  local weights, state = t.store:weights(), saved.state
   local filed = shapes.to_file(t.model, weights)
   t.hooks:fire('on_load_checkpoint', t, saved)
   saved:check(filed)
   check_position(t, state, path)
   local optimizer = shapes.to_model(t.model, saved:optimizer())
-  if t.sharing then optimizer = gather.own_state(t, optimizer) end
-  t.optimizer:load_state { counts = state.updates, tensors = optimizer }
+  t.optimizer:load_state { counts = state.updates, tensors = t.store:own_optimizer(optimizer) }
   saved:copy_to(filed)
-  if t.sharing then gather.scatter(t, weights) end
+  t.store:load_weights(weights)
   t.step, t.best_loss = state.step, state.best_loss
   t.train_loss, t.val_loss = state.train_loss, state.val_loss
   t.history = history.new(state.history)

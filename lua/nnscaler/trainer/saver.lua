@@ -4,7 +4,6 @@
 local batches = require 'nnscaler.trainer.batches'
 local checkpoint = require 'nnscaler.checkpoint'
 local format = require 'nnscaler.trainer.format'
-local gather = require 'nnscaler.trainer.gather'
 local launch = require 'nnscaler._C.launch'
 local paths = require 'nnscaler._C.checkpoint'
 local shapes = require 'nnscaler.checkpoint.shapes'
@@ -15,23 +14,6 @@ local M = {}
 local function quality(t)
   if not t.val_loader then return t.train_loss end
   return t.validated_step == t.step and t.val_loss or nil
-end
-
---- Returns the weights of a run as checkpoints take them; with several ranks a collective.
----@param t nnscaler.Trainer
----@return table[]
-function M.weights(t)
-  if t.sharing then return gather.weights(t) end
-  local list = {}
-  for _, parameter in ipairs(t.engine.parameters) do
-    list[#list + 1] = { name = parameter.name, data = parameter.data, kind = 'parameter' }
-  end
-  for _, buffer in ipairs(t.engine.buffers) do
-    if buffer.persistent then
-      list[#list + 1] = { name = buffer.name, data = buffer.data, kind = 'buffer' }
-    end
-  end
-  return list
 end
 
 -- From which the model can be made again.
@@ -68,9 +50,9 @@ function M.save(t)
     t:say('info', 'Saving checkpoint as the best checkpoint.')
     pointers[#pointers + 1] = 'best'
   end
-  local optimizer = t.sharing and gather.optimizer(t) or t.optimizer:state()
+  local optimizer = t.store:optimizer(t.optimizer:state())
   local contents = {
-    epoch = epoch, step = t.step, weights = shapes.to_file(t.model, M.weights(t)),
+    epoch = epoch, step = t.step, weights = shapes.to_file(t.model, t.store:weights()),
     optimizer = shapes.to_file(t.model, optimizer.tensors), aliases = t.model:tied_names(),
     pointers = pointers, keep = options.keep_last_n_checkpoints,
     state = {

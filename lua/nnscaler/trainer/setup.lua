@@ -17,6 +17,7 @@ local resume = require 'nnscaler.trainer.resume'
 local sample_of = require 'nnscaler.runtime.sample'
 local schedules = require 'nnscaler.schedules'
 local sharing = require 'nnscaler.runtime.sharing'
+local store = require 'nnscaler.runtime.store'
 
 local M = {}
 
@@ -149,6 +150,14 @@ function M.run(t)
   t.hooks = hooks.new(job.hook)
   M.build(t)
   t.optimizer = optim.new(job.optimizer, t.engine.parameters)
+  t.update = t.engine:step_of(t.optimizer)
+  t.store = store.of_engine(t.model, t.engine, t.sharing)
+  if t.hooks:any { 'before_sync_grad' } then
+    t.engine.late_sums = true
+    if t.sharing then
+      t.log.info 'before_sync_grad is hooked: gradients are summed after it, not beside backward'
+    end
+  end
   t.schedule = schedules.new(job.lr_scheduler, {
     lr = t.optimizer.lr, total_steps = t.span.total_steps,
     steps_per_epoch = t.span.steps_per_epoch,

@@ -9,6 +9,7 @@ local comm = require 'nnscaler.runtime.comm'
 local fingerprint = require('nnscaler._C.train').fingerprint
 local models = require 'tests.equivalence.plans.models'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
+local store = require 'nnscaler.runtime.store'
 local sample_of = require 'nnscaler.runtime.sample'
 local traffic = require 'nnscaler.runtime.traffic'
 local trial = require 'nnscaler.verify.trial'
@@ -161,8 +162,9 @@ local M = {}
 function M.run(cell)
   local program, got = run_plan(cell, cell.dtype or 'float64')
   local shared = program.sharing
-  local rows = measured(cell, got, shared and function(name, x) return shared:part(name, x) end
-    or whole)
+  local rows = measured(cell, got, shared and function(name, x)
+    return store.region(x, store.slice_of(shared.parts[name])):contiguous()
+  end or whole)
   local result = { worst = 0, where = 'nothing', bad = {}, zero = {}, own = 0, whole = 0 }
   for _, row in ipairs(rows) do
     local what = row.what .. ' ' .. row.name
