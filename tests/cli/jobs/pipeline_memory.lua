@@ -16,8 +16,8 @@ local WIDTH, BLOCKS = 8, 8
 -- waits for whom.
 local Block = nn.class 'Block'
 function Block:init()
-  self.fc = nn.Linear(WIDTH, 16 * WIDTH, { bias = false })
-  self.proj = nn.Linear(16 * WIDTH, WIDTH, { bias = false })
+  self.fc = nn.Linear(WIDTH, 64 * WIDTH, { bias = false })
+  self.proj = nn.Linear(64 * WIDTH, WIDTH, { bias = false })
 end
 function Block:forward(x) return self.proj(self.fc(x):relu()) + x end
 
