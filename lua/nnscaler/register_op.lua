@@ -23,12 +23,15 @@ local M = { specs = {} }
 ---@field rules? table[] transform rules { input, dim, inputs = { 'R'|'V'|'D0', … }, outputs,
 ---  modify = fun(arguments, parts, part): table of plain arguments to change }
 ---@field library? string path of a shared library
+---@field flops? fun(...): number floating point operations of a call; a function gets what
+---  `annotation` gets. By default one per element of the results.
+---@field kind? string what a policy takes it for: 'linear', 'embedding', 'class_loss', 'sum'
 ---@field infer? fun(...): { shape: integer[], dtype: string } … of a library's operator whose
 ---  annotation does not tell the shapes of its results
 ---@field inputs? fun(generator): any[] arguments to verify it with, in float64
 
 local known = { annotation = true, body = true, args = true, rules = true, library = true,
-  infer = true, inputs = true }
+  infer = true, inputs = true, flops = true, kind = true }
 
 local function refuse(name, message, hint)
   fail('usage', 'register_op', ('%s: %s'):format(tostring(name), message), hint)
@@ -79,7 +82,7 @@ function M.register(name, spec)
   if spec.library then C.load_library(spec.library) end
   C.register_op {
     name = name, annotation = spec.annotation, body = spec.body, infer = spec.infer,
-    rules = spec.rules,
+    rules = spec.rules, flops = spec.flops, kind = spec.kind,
   }
   local call
   if spec.body then

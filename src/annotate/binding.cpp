@@ -6,8 +6,6 @@
 #include <set>
 
 #include "annotate/grammar.h"
-#include "annotate/registry.h"
-#include "annotate/rows.h"
 #include "base/error.h"
 
 namespace nns::annotate {
@@ -348,79 +346,6 @@ std::optional<std::vector<Shape>> output_shapes(const Annotation& annotation,
     out.push_back(std::move(shape));
   }
   return out;
-}
-
-// --- calls ---------------------------------------------------------------------------------------
-
-std::map<std::string, int64_t> integers_of(const CallView& call) {
-  std::map<std::string, int64_t> out;
-  for (const NamedArg& arg : call.args())
-    if (const auto* x = std::get_if<int64_t>(&arg.value)) out[arg.name] = *x;
-  return out;
-}
-
-std::optional<Binding> bind(const CallView& call) {
-  const Texts alternatives = annotations(call);
-  if (alternatives.empty()) return {};
-  std::vector<Shape> in, out;
-  for (const TensorType* t : call.operands()) in.push_back(t->shape);
-  for (const TensorType& t : infer(call)) out.push_back(t.shape);
-  std::string why;
-  const Registered* own = registered(call.op());
-  for (const std::string& text : alternatives)
-    if (auto b = Binding::bind(Annotation::parse(text), in, out, integers_of(call), &why)) {
-      if (own != nullptr) b->add_rules(own->rules, in);
-      return b;
-    }
-  if (own != nullptr)
-    call.fail(fmt::format("no annotation fits (last tried '{}': {})", alternatives.back(), why));
-  fail(ErrorKind::internal, "[annotate.bind] {}: no annotation fits (last tried '{}': {})",
-       call.op(), alternatives.back(), why);
-}
-
-namespace {
-
-// The tensor over whose elements a sliced random operator counts: attention draws for its scores.
-Shape drawn_shape(const CallView& call) {
-  Shape shape = first(call).shape;
-  if (const TensorType* keys = call.maybe_tensor("k"))
-    shape.back() = keys->shape.at(keys->shape.size() - 2);
-  return shape;
-}
-
-}  // namespace
-
-std::vector<NamedArg> local_args(const CallView& call, const Split& split, const Span& part) {
-  if (split.modify)
-    return split.modify(call.args(), part.whole / part.length, part.start / part.length);
-  std::vector<NamedArg> args = call.args();
-  const OpInfo* row = find(call.op());
-  const auto cut = [](const std::vector<TensorSplit>& side) {
-    return side.empty() ? std::vector<int>{} : side[0].axes;
-  };
-  for (NamedArg& arg : args) {
-    if (row != nullptr && !row->size_arg.empty() && arg.name == row->size_arg) {
-      // Arguments that a step before has cut are explicit, and no longer fit the whole tensors.
-      Shape shape = call.ints(row->size_arg);
-      if (std::find(shape.begin(), shape.end(), -1) != shape.end()) shape = infer(call)[0].shape;
-      for (const int axis : cut(split.outputs)) {
-        int64_t& size = shape[static_cast<size_t>(axis)];
-        size = size * part.length / part.whole;
-      }
-      arg.value = shape;
-    } else if (row != nullptr && row->sliced && (arg.name == "offset" || arg.name == "full")) {
-      const Shape full = call.has("full") ? call.ints("full") : drawn_shape(call);
-      Shape offset = call.has("offset") ? call.ints("offset") : Shape(full.size(), 0);
-      for (const int axis : cut(split.inputs)) {
-        const auto i = static_cast<size_t>(axis);
-        offset[i] += drawn_shape(call)[i] / part.total * part.start;
-      }
-      arg.value = arg.name == "full" ? full : offset;
-    } else if (auto* x = std::get_if<int64_t>(&arg.value); x && arg.name == split.identifier) {
-      *x = *x * part.length / part.whole;
-    }
-  }
-  return args;
 }
 
 }  // namespace nns::annotate

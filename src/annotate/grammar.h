@@ -16,9 +16,12 @@
 #include <string_view>
 #include <vector>
 
-#include "annotate/op_table.h"
+#include "base/types.h"
+#include "graph/graph.h"
 
 namespace nns::annotate {
+
+using graph::NamedArg;
 
 enum class Mark { spatial, sum, frozen };
 
@@ -125,21 +128,4 @@ std::optional<std::vector<Shape>> output_shapes(const Annotation& annotation,
                                                 const std::vector<Shape>& inputs,
                                                 const std::map<std::string, int64_t>& arguments,
                                                 std::string* why = nullptr);
-// Integer arguments of a call by name.
-std::map<std::string, int64_t> integers_of(const CallView& call);
-
-// The first alternative of a call that fits its shapes, bound. Nothing when the call is never
-// split. Throws an internal Error when there are alternatives but none fits.
-std::optional<Binding> bind(const CallView& call);
-
-// The part of an identifier that a split call works on: `length` of `whole` elements from `start`.
-// `whole` is what earlier splits left of `total`.
-struct Span {
-  int64_t start = 0, length = 0, whole = 0, total = 0;
-};
-
-// Arguments of the part of a split call: those that spell sizes are rewritten to the local ones,
-// `offset` and `full` of a random operator say where the part lies. Tensors keep their ids.
-std::vector<NamedArg> local_args(const CallView& call, const Split& split, const Span& part);
-
 }  // namespace nns::annotate

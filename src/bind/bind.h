@@ -14,7 +14,7 @@ std::vector<std::string> strings_at(lua_State* L, int index);
 
 // Each registers its module; all are called for every new machine.
 void open_base(lua_State* L);     // nnscaler._C.base: log, files, json, hashes, version
-void open_graph(lua_State* L);    // nnscaler._C.graph: graphs, operator table
+void open_graph(lua_State* L);    // nnscaler._C.graph: graphs, records of operators
 void open_plan(lua_State* L);     // nnscaler._C.plan: policies' builder, plans, schedules
 void open_lower(lua_State* L);    // nnscaler._C.lower: programs and their Lua, derivative rules
 void open_process(lua_State* L);  // nnscaler._C.process: signals, resident memory

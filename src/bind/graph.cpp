@@ -1,9 +1,11 @@
 // nnscaler._C.graph: graphs as userdata with text, JSON, hashes and queries.
 #include "bind/graph.h"
 
-#include "annotate/grammar.h"
 #include "bind/bind.h"
 #include "graph/difference.h"
+#include "operators/kind.h"
+#include "operators/record.h"
+#include "operators/split.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -74,11 +76,13 @@ void push_value(lua_State* L, const Value& v) {
   if (!v.data.empty()) set_string(L, "data", v.data);
 }
 
-// {id, op, module, ordinal, file, line, source, inputs = ids, outputs = ids, args = {name = …}}
+// {id, op, kind, module, ordinal, file, line, source, inputs = ids, outputs = ids, args = {name =
+// …}}
 void push_node(lua_State* L, const Node& n) {
-  lua_createtable(L, 0, 10);
+  lua_createtable(L, 0, 11);
   set_int(L, "id", n.id);
   set_string(L, "op", n.op);
+  set_string(L, "kind", operators::name_of(operators::kind_of(n.op)));
   set_string(L, "module", n.module);
   set_int(L, "ordinal", n.ordinal);
   set_string(L, "file", n.loc.file);
@@ -186,8 +190,8 @@ int graph_splits(lua_State* L) {
   if (id < 0 || id >= static_cast<int64_t>(g.nodes.size()))
     fail(ErrorKind::plan, "[graph.splits] node {}; expected 0 to {}", id,
          static_cast<int64_t>(g.nodes.size()) - 1);
-  const annotate::CallView call(g, g.nodes[static_cast<size_t>(id)]);
-  const auto binding = annotate::bind(call);
+  const operators::CallView call(g, g.nodes[static_cast<size_t>(id)]);
+  const auto binding = operators::bind(call);
   lua_createtable(L, 0, 2);
   if (binding) set_string(L, "annotation", binding->text());
   push_list(L, binding ? binding->transform_space() : std::vector<annotate::Place>{},
@@ -203,6 +207,19 @@ int graph_splits(lua_State* L) {
   return 1;
 }
 
+// (node id) → floating point operations of the call; nothing where it has no record
+int graph_flops(lua_State* L) {
+  const Graph& g = check_graph(L, 1);
+  const int64_t id = script::check_int(L, 2);
+  if (id < 0 || id >= static_cast<int64_t>(g.nodes.size()))
+    fail(ErrorKind::plan, "[graph.flops] node {}; expected 0 to {}", id,
+         static_cast<int64_t>(g.nodes.size()) - 1);
+  const operators::CallView call(g, g.nodes[static_cast<size_t>(id)]);
+  if (operators::find(call.op()) == nullptr) return 0;
+  lua_pushnumber(L, operators::flops(call));
+  return 1;
+}
+
 int from_json_text(lua_State* L) {  // (text) → graph
   push_graph(L, graph::from_json(script::check_string(L, 1)));
   return 1;
@@ -210,7 +227,9 @@ int from_json_text(lua_State* L) {  // (text) → graph
 
 // () → rows of the operator table: list of {name, annotated, random, view, constant, mutates}
 int ops(lua_State* L) {
-  push_list(L, annotate::all_ops(), [L](const annotate::OpInfo* row) {
+  auto rows = operators::all_records();
+  std::erase_if(rows, [](const operators::Record* row) { return !row->infer; });  // communication
+  push_list(L, rows, [L](const operators::Record* row) {
     lua_createtable(L, 0, 6);
     set_string(L, "name", row->name);
     const auto set = [L](const char* key, bool value) {
@@ -219,7 +238,7 @@ int ops(lua_State* L) {
     };
     set("annotated", row->annotations.index() != 0);
     set("random", row->random);
-    set("view", row->view);
+    set("view", is_view(row->view));
     set("constant", row->constant);
     set("mutates", !row->mutates.empty());
   });
@@ -252,6 +271,7 @@ void make_graph_type(lua_State* L) {
                              {"training", guarded<graph_training>},
                              {"nodes", guarded<graph_nodes>},
                              {"splits", guarded<graph_splits>},
+                             {"flops", guarded<graph_flops>},
                              {"values", guarded<graph_values>},
                              {"outputs", guarded<graph_outputs>},
                              {"buffer_updates", guarded<graph_updates>},

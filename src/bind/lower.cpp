@@ -5,8 +5,7 @@
 #include "bind/program.h"
 #include "codegen/lua.h"
 #include "lower/program_json.h"
-#include "lower/rule.h"
-#include "lower/signature.h"
+#include "operators/record.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -288,30 +287,20 @@ int memory(lua_State* L) {
 
 // All derivative rules, sorted: { op, kind = "rule" | "composite" | "constant" }.
 int rules(lua_State* L) {
-  const auto all = lower::all_rules();
-  lua_createtable(L, static_cast<int>(all.size()), 0);
-  for (size_t i = 0; i < all.size(); ++i) {
+  using operators::DerivativeKind;
+  lua_newtable(L);
+  int n = 0;
+  for (const operators::Record* record : operators::all_records()) {
+    const DerivativeKind kind = record->derivative.kind;
+    if (kind == DerivativeKind::none && !record->constant) continue;
     lua_createtable(L, 0, 2);
-    push_string(L, all[i]->op);
+    push_string(L, record->name);
     lua_setfield(L, -2, "op");
-    push_string(L, name_of(all[i]->kind));
+    push_string(L, record->constant                    ? "constant"
+                   : kind == DerivativeKind::expansion ? "composite"
+                                                       : "rule");
     lua_setfield(L, -2, "kind");
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
-  return 1;
-}
-
-// The signatures that rules write calls by: { op, names }.
-int signatures(lua_State* L) {
-  const auto& all = lower::signatures();
-  lua_createtable(L, static_cast<int>(all.size()), 0);
-  for (size_t i = 0; i < all.size(); ++i) {
-    lua_createtable(L, 0, 2);
-    push_string(L, all[i].op);
-    lua_setfield(L, -2, "op");
-    push_string(L, all[i].names);
-    lua_setfield(L, -2, "names");
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
+    lua_rawseti(L, -2, ++n);
   }
   return 1;
 }
@@ -351,7 +340,6 @@ int open(lua_State* L) {
   add_skeleton(L);
   script::set_functions(L, {{"from_json", guarded<read_program>},
                             {"rules", guarded<rules>},
-                            {"signatures", guarded<signatures>},
                             {"read_header", guarded<read_header>}});
   return 1;
 }

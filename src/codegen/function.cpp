@@ -3,14 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 
-#include "annotate/op_table.h"
-#include "annotate/registry.h"
 #include "base/error.h"
 #include "codegen/lists.h"
 #include "lower/block.h"
-#include "lower/signature.h"
 #include "lower/uses.h"
 
 namespace nns::codegen {
@@ -26,26 +22,6 @@ constexpr size_t kWidth = 98;
 constexpr size_t kMostLocals = 150;   // LuaJIT allows 200 a function
 constexpr size_t kMostReleased = 40;  // arguments of a call stand beside the locals
 
-// Arguments that are written by name: keyword-only in some schema.
-constexpr std::array kNamed = {
-    "alpha",        "beta",          "dtype",       "layout",      "device",       "pin_memory",
-    "scale",        "memory_format", "value",       "enable_gqa",  "attn_mask",    "approximate",
-    "copy",         "rounding_mode", "stable",      "correction",  "non_blocking", "generator",
-    "implicit",     "sparse_grad",   "path",        "output_size", "log_target",   "reduce",
-    "include_self", "decimals",      "is_coalesced"};
-
-// Operators of LibTorch or of a user's library of which nothing is known but their names of
-// arguments: some of those may be by keyword only.
-bool is_foreign(std::string_view op) {
-  if (op.starts_with("comm::") || op.starts_with("hook::")) return false;
-  const auto& known = lower::signatures();
-  const auto it = std::lower_bound(
-      known.begin(), known.end(), op,
-      [](const lower::Signature& s, std::string_view name) { return s.op < name; });
-  if (it != known.end() && it->op == op) return false;
-  return annotate::find(op) == nullptr || annotate::registered(op) != nullptr;
-}
-
 bool is_tensor(const Arg& arg) {
   return std::holds_alternative<Ref>(arg) || std::holds_alternative<std::vector<Ref>>(arg);
 }
@@ -56,56 +32,11 @@ bool is_nil(const Arg& arg) {
   return ref != nullptr && ref->id < 0;
 }
 
-// Values that a schema fills in itself, where they come last. Derivatives have no defaults.
-bool is_default(const Instr& instr, const NamedArg& a) {
-  if (is_nil(a.value)) return true;
-  if (instr.op.find("backward") != std::string::npos) return false;
-  const auto number = [&](double x) {
-    if (const auto* i = std::get_if<int64_t>(&a.value)) return static_cast<double>(*i) == x;
-    if (const auto* d = std::get_if<double>(&a.value)) return *d == x;
-    return false;
-  };
-  const auto flag = [&](bool x) {
-    const auto* b = std::get_if<bool>(&a.value);
-    return b != nullptr && *b == x;
-  };
-  const std::string& n = a.name;
-  if (n == "alpha" || n == "beta") return number(1);
-  if (n == "padding_idx") return number(-1);
-  if (n == "label_smoothing" || n == "dropout_p") return number(0);
-  if (n == "keepdim") return flag(false) && instr.op.find("norm") == std::string::npos;
-  if (n == "cudnn_enable") return flag(true);
-  if (n == "is_causal" || n == "implicit" || n == "non_blocking" || n == "copy" || n == "sparse" ||
-      n == "scale_grad_by_freq" || n == "enable_gqa" || n == "sparse_grad")
-    return flag(false);
-  if (n == "approximate") {
-    const auto* s = std::get_if<std::string>(&a.value);
-    return s != nullptr && *s == "none";
-  }
-  return false;
-}
-
-std::string_view base_of(std::string_view op) {
-  return op.substr(0, op.find('.'));
-}
-
 }  // namespace
 
 bool returns_list(std::string_view op) {
-  constexpr std::array kLists = {"aten::split",
-                                 "aten::split_with_sizes",
-                                 "aten::chunk",
-                                 "aten::unbind",
-                                 "aten::tensor_split",
-                                 "aten::unsafe_split",
-                                 "aten::unsafe_chunk",
-                                 "aten::meshgrid",
-                                 "aten::hsplit",
-                                 "aten::vsplit",
-                                 "aten::dsplit",
-                                 "aten::broadcast_tensors",
-                                 "aten::unsafe_split_with_sizes"};
-  return std::find(kLists.begin(), kLists.end(), base_of(op)) != kLists.end();
+  const operators::Schema* schema = operators::schema_of(op);
+  return schema != nullptr && schema->returns_list;
 }
 
 FunctionWriter::FunctionWriter(const Program& program, const Operators& operators,
@@ -247,20 +178,26 @@ std::string FunctionWriter::text_value(const NamedArg& arg, const Instr& instr,
 std::string FunctionWriter::arguments(const Instr& instr) {
   std::string positional, named;
   size_t last = instr.args.size();
-  const bool foreign = is_foreign(instr.op);
+  const operators::Schema* schema = operators::schema_of(instr.op);
+  const auto parameter = [&](const NamedArg& a) {
+    return schema == nullptr ? nullptr : schema->find(a.name);
+  };
+  // Of an operator without a schema, such as one of a user's library, only the names of arguments
+  // are known: some may be by keyword only.
   const auto by_name = [&](const NamedArg& a) {
-    if (foreign) return !is_tensor(a.value);
-    return std::find(kNamed.begin(), kNamed.end(), a.name) != kNamed.end();
+    const operators::Parameter* p = parameter(a);
+    return schema == nullptr ? !is_tensor(a.value) : p != nullptr && p->keyword_only;
   };
   const auto left_out = [&](const NamedArg& a) {
-    return foreign ? is_nil(a.value) : is_default(instr, a);
+    const operators::Parameter* p = parameter(a);
+    return is_nil(a.value) || (p != nullptr && operators::is_default(*p, a.value));
   };
   while (last > 0 && (left_out(instr.args[last - 1]) || by_name(instr.args[last - 1]))) --last;
   // Below `last` all is positional up to the first argument that is left out or named.
   bool in_order = true;
   for (size_t i = 0; i < instr.args.size(); ++i) {
     const NamedArg& a = instr.args[i];
-    in_order = in_order && i < last && !(by_name(a) && !std::holds_alternative<Ref>(a.value));
+    in_order = in_order && i < last && !by_name(a);
     if (in_order) {
       positional += (i == 0 ? "" : ", ") + value(a, instr);
       continue;
@@ -278,7 +215,7 @@ std::string FunctionWriter::arguments(const Instr& instr) {
 std::string FunctionWriter::vjp(const Instr& instr) {
   std::string grads, needs;
   Instr call = instr;
-  call.op = instr.op.substr(5);
+  call.op = instr.op.substr(lower::kAgain.size());
   call.args.clear();
   for (const NamedArg& a : instr.args) {
     if (a.name == "grad_outputs") {
@@ -321,7 +258,7 @@ void FunctionWriter::put(std::string code, const Instr& instr) {
 }
 
 void FunctionWriter::call(const Instr& instr) {
-  if (lower::is_in_place(instr.op)) {
+  if (lower::is_in_place(instr)) {
     const int into = lower::reads(instr)[0];
     put(fmt::format("{}({})", operators_.call(instr.op), arguments(instr)), instr);
     expression_[instr.outs[0]] = expression(into);
@@ -333,7 +270,7 @@ void FunctionWriter::call(const Instr& instr) {
     if (const auto it = hint_.find(into); it != hint_.end()) hint_[instr.outs[0]] = it->second;
     return;
   }
-  const bool again = instr.op.starts_with("vjp::");
+  const bool again = lower::is_again(instr);
   std::string right =
       again ? vjp(instr) : fmt::format("{}({})", operators_.call(instr.op), arguments(instr));
   const bool is_list = !again && returns_list(instr.op);
@@ -384,7 +321,7 @@ void FunctionWriter::call_many(const Instr& instr, const std::string& right, boo
   if (kept)
     needs_.insert("s");
   else
-    table = fresh_local(std::string(base_of(instr.op)).substr(instr.op.find("::") + 2));
+    table = fresh_local(std::string(operators::base_of(instr.op)).substr(instr.op.find("::") + 2));
   put(fmt::format("{} = {}", kept ? table : declaration(table),
                   is_list ? right : "{ " + right + " }"),
       instr);

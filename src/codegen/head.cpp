@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "codegen/literals.h"
+#include "lower/uses.h"
 
 namespace nns::codegen {
 namespace {
@@ -29,6 +30,10 @@ Numbered split_name(const std::string& name) {
   return {name, "", std::nullopt};
 }
 
+bool communicates(const lower::Instr& instr) {
+  return lower::communication_of(instr) != operators::Communication::none;
+}
+
 // "rows 0..191 of 384, columns 64..127 of 128"
 std::string part_text(const lower::Slot& slot) {
   std::vector<std::string> cuts;
@@ -44,13 +49,13 @@ std::string part_text(const lower::Slot& slot) {
 }  // namespace
 
 bool Groups::is_group(const lower::Instr& instr, const lower::NamedArg& arg) {
-  return arg.name == "group" && instr.op.starts_with("comm::");
+  return arg.name == "group" && communicates(instr);
 }
 
 Groups::Groups(const lower::Program& program) {
   for (const lower::Segment& segment : program.segments)
     for (const lower::Instr& instr : segment.instrs) {
-      if (!instr.op.starts_with("comm::")) continue;
+      if (!communicates(instr)) continue;
       for (const lower::NamedArg& a : instr.args) {
         if (!is_group(instr, a)) continue;
         const Shape& ranks = std::get<Shape>(a.value);

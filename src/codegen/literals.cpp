@@ -6,6 +6,8 @@
 #include <array>
 #include <cmath>
 
+#include "lower/uses.h"
+
 namespace nns::codegen {
 namespace {
 
@@ -89,7 +91,7 @@ Operators::Operators(const lower::Program& program) {
   std::map<std::string, std::vector<std::string>> overloads;  // "aten::add" → overloads used
   for (const auto& segment : program.segments)
     for (const auto& instr : segment.instrs) {
-      if (instr.op.empty() || instr.op.starts_with("vjp::")) continue;
+      if (instr.op.empty() || lower::is_again(instr)) continue;
       const size_t dot = std::min(instr.op.find('.'), instr.op.size());
       auto& list = overloads[instr.op.substr(0, dot)];
       const std::string overload = dot < instr.op.size() ? instr.op.substr(dot + 1) : "";

@@ -199,7 +199,7 @@ class Finder {
     std::vector<Instance> instances;
     for (size_t i = first; i < last; ++i) {
       const Instr& instr = segment_.instrs[i];
-      if (has_effect(instr.op)) continue;
+      if (has_effect(instr)) continue;
       const auto place = place_of(instr.module, depth);
       if (!place) continue;
       if (!instances.empty() && instances.back().last == i && instances.back().place == *place)

@@ -102,7 +102,7 @@ class Checker {
           broken("update of {}, which is not a buffer", name(instr.target));
         break;
       case InstrKind::call:
-        if (is_in_place(instr.op)) {
+        if (is_in_place(instr)) {
           const int into = reads(instr)[0];
           if (fixed_.contains(into)) broken("{} writes {}", instr.op, name(into));
           live_.erase(into);

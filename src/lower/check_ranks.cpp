@@ -39,12 +39,16 @@ struct Event {
   std::string region;        // message: lengths and dtype
 };
 
+bool is_sum(const Instr& instr) {
+  return communication_of(instr) == operators::Communication::all_reduce;
+}
+
 // Of one segment, with micro-batch 0.
 std::vector<Event> events_of(const Program& program, const Segment& segment) {
   std::vector<Event> out;
   for (const Instr& instr : segment.instrs) {
     if (is_message(instr)) {
-      const bool sends = instr.op == "comm::send";
+      const bool sends = communication_of(instr) == operators::Communication::send;
       const TensorType& type = program.slot(sends ? reads(instr)[0] : instr.outs[0]).type;
       const Shape& moves = ints(instr, "moves");
       const size_t width = 1 + 2 * type.shape.size();
@@ -63,9 +67,8 @@ std::vector<Event> events_of(const Program& program, const Segment& segment) {
       e.group.assign(ranks.begin(), ranks.end());
       // Parts of uneven cuts differ between ranks; their number of dimensions and dtype do not.
       const TensorType& type = program.slot(instr.outs[0]).type;
-      e.what = fmt::format(
-          "{} of {} {}", instr.op, name_of(type.dtype),
-          instr.op == "comm::all_reduce" ? to_string(type) : std::to_string(type.shape.size()));
+      e.what = fmt::format("{} of {} {}", instr.op, name_of(type.dtype),
+                           is_sum(instr) ? to_string(type) : std::to_string(type.shape.size()));
       out.push_back(std::move(e));
     }
   }
@@ -212,9 +215,9 @@ const Instr* reduction_of(const Segment& segment, int slot) {
   for (size_t i = segment.instrs.size(); i-- > 0;) {
     const Instr& instr = segment.instrs[i];
     if (std::find(instr.outs.begin(), instr.outs.end(), slot) == instr.outs.end()) continue;
-    if (instr.op == "comm::all_reduce") return &instr;
+    if (is_sum(instr)) return &instr;
     const auto in = reads(instr);
-    if (makes_memory(instr.op) || in.size() != 1) return nullptr;
+    if (makes_memory(instr) || in.size() != 1) return nullptr;
     slot = in[0];
   }
   return nullptr;
@@ -242,7 +245,7 @@ std::map<std::string, Holding> holdings_of(const Program& program) {
   for (const Segment& segment : program.segments) {
     std::set<std::pair<int, int>> seen;
     for (const Instr& instr : segment.instrs) {
-      if (instr.op == "comm::all_reduce")
+      if (is_sum(instr))
         if (const Instr* before = reduction_of(segment, reads(instr)[0]))
           if (common(ints(instr, "group"),
                      {ints(*before, "group").begin(), ints(*before, "group").end()}) > 1)

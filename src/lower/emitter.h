@@ -1,64 +1,18 @@
 // Emitter: writes calls of operators on local tensors (slots) into a segment. Derivative rules and
-// the lowering itself speak to it; neither knows of partitions. Shapes of what is emitted come from
-// the operator table.
+// the lowering itself speak to it; neither knows of partitions.
 #pragma once
 
-#include <fmt/format.h>
-
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lower/program.h"
+#include "operators/call_writer.h"
 
 namespace nns::lower {
 
-using Ref = graph::ValueRef;  // a slot; id -1: no tensor
-
-// Arguments that rules write: numbers, texts, shapes and slots become Arg.
-inline Arg to_arg(Arg value) {
-  return value;
-}
-inline Arg to_arg(Ref ref) {
-  return ref.id < 0 ? Arg() : Arg(ref);
-}
-inline Arg to_arg(std::nullptr_t) {
-  return {};
-}
-inline Arg to_arg(bool value) {
-  return value;
-}
-inline Arg to_arg(int value) {
-  return static_cast<int64_t>(value);
-}
-inline Arg to_arg(int64_t value) {
-  return value;
-}
-inline Arg to_arg(double value) {
-  return value;
-}
-inline Arg to_arg(const char* value) {
-  return std::string(value);
-}
-inline Arg to_arg(std::string value) {
-  return value;
-}
-inline Arg to_arg(Shape value) {
-  return value;
-}
-inline Arg to_arg(std::vector<Ref> value) {
-  return value;
-}
-inline Arg to_arg(std::vector<bool> value) {
-  return value;
-}
-inline Arg to_arg(DType value) {
-  return value;
-}
-inline Arg to_arg(graph::Symbol value) {
-  return value;
-}
+using operators::Ref;
+using operators::to_arg;
 
 // What an instruction comes from: shown in generated code and in errors.
 struct Origin {
@@ -67,7 +21,7 @@ struct Origin {
   SourceLoc loc;
 };
 
-class Emitter {
+class Emitter : public operators::CallWriter {
  public:
   // `notes` collects choices worth a line in the log, each once.
   Emitter(Program& program, std::string device, std::vector<std::string>& notes)
@@ -78,61 +32,17 @@ class Emitter {
   void set_origin(Origin origin) { origin_ = std::move(origin); }
   const Origin& origin() const { return origin_; }
   Program& program() { return program_; }
-  const std::string& device() const { return device_; }  // type of device: "cpu", "cuda"
-  void note(std::string text);
 
-  // Emits a call whose arguments are given in the order of the operator's signature (signature.h);
-  // trailing ones may be left out. Returns its outputs (a list result is flattened).
-  template <class... A>
-  std::vector<Ref> emit(std::string_view op, A&&... args) {
-    return call(op, bind(op, {to_arg(std::forward<A>(args))...}));
-  }
-  // The same with the outputs' types said.
-  template <class... A>
-  std::vector<Ref> emit_typed(const std::vector<TensorType>& types, std::string_view op,
-                              A&&... args) {
-    return call_typed(op, bind(op, {to_arg(std::forward<A>(args))...}), types);
-  }
-  // The same for one output.
-  template <class... A>
-  Ref operator()(std::string_view op, A&&... args) {
-    return emit(op, std::forward<A>(args)...).front();
-  }
-  // Emits a call with named arguments.
-  std::vector<Ref> call(std::string_view op, std::vector<NamedArg> args);
-  // Emits an instruction that is not an operator of the table, with outputs of the given types.
+  const TensorType& type_of(int id) const override { return program_.slot(id).type; }
   std::vector<Ref> call_typed(std::string_view op, std::vector<NamedArg> args,
-                              const std::vector<TensorType>& types);
+                              const std::vector<TensorType>& types) override;
+  const std::string& device() const override { return device_; }
+  const std::string& module() const override { return origin_.module; }
+  void note(std::string text) override;
 
   Ref new_slot(TensorType type, SlotRole role, std::string name = {});
-  // By value: emitting moves the list of slots.
-  TensorType type(Ref ref) const { return program_.slot(ref.id).type; }
-  Shape shape(Ref ref) const { return type(ref).shape; }
-  DType dtype(Ref ref) const { return program_.slot(ref.id).type.dtype; }
-
-  // --- shorthands that emit nothing when there is nothing to do ---------------------------------
-  Ref reshape(Ref x, const Shape& shape);
-  Ref expand(Ref x, const Shape& shape);
-  Ref cast(Ref x, DType dtype);
-  // Sums over the dimensions that broadcasting `shape` to x's shape had made.
-  Ref sum_to(Ref x, const Shape& shape);
-  Ref transpose(Ref x, int64_t a, int64_t b);
-  Ref t(Ref x) { return transpose(x, 0, 1); }
-  Ref conj(Ref x);
-  Ref mul(Ref a, Ref b) { return (*this)("aten::mul.Tensor", a, b); }
-  Ref mul(Ref a, double factor);
-  Ref add(Ref a, Ref b) { return (*this)("aten::add.Tensor", a, b); }
-  Ref sub(Ref a, Ref b) { return (*this)("aten::sub.Tensor", a, b); }
-  Ref div(Ref a, Ref b) { return (*this)("aten::div.Tensor", a, b); }
-  Ref add(Ref a, double number);
-  Ref neg(Ref a) { return (*this)("aten::neg", a); }
-  // Filled tensors on the device of `like`.
-  Ref zeros(Ref like, const TensorType& type) { return full(like, type, 0.0); }
-  Ref full(Ref like, const TensorType& type, double value);
 
  private:
-  static std::vector<NamedArg> bind(std::string_view op, std::initializer_list<Arg> args);
-
   Program& program_;
   std::string device_;
   std::vector<std::string>& notes_;

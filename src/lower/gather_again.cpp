@@ -1,9 +1,9 @@
 // Weights that rest in shards are gathered again where they are used again.
 #include <map>
 
-#include "annotate/op_table.h"
 #include "lower/passes.h"
 #include "lower/uses.h"
+#include "operators/record.h"
 
 namespace nns::lower {
 namespace {
@@ -17,10 +17,11 @@ class Gathered {
       if (instr.kind != InstrKind::call || instr.outs.size() != 1) continue;
       const std::vector<int> in = reads(instr);
       if (in.empty()) continue;
-      const bool gather =
-          instr.op == "comm::all_gather" && program.slot(in[0]).role == SlotRole::parameter;
-      const annotate::OpInfo* info = annotate::find(instr.op);
-      const bool view = info != nullptr && info->view && in.size() == 1 && calls_.contains(in[0]);
+      const bool gather = communication_of(instr) == operators::Communication::all_gather &&
+                          program.slot(in[0]).role == SlotRole::parameter;
+      const operators::Record* info = operators::find(instr.op);
+      const bool view =
+          info != nullptr && is_view(info->view) && in.size() == 1 && calls_.contains(in[0]);
       if (gather || view) calls_.emplace(instr.outs[0], instr);
     }
   }

@@ -53,7 +53,7 @@ class Releases {
         if (out >= 0) last_[out] = i;
       // The tensor lives on under the result's name, or belongs to the gradient.
       if (instr.kind == InstrKind::accumulate && is_owned(instr)) taken_.insert(reads(instr)[0]);
-      if (instr.kind == InstrKind::call && is_in_place(instr.op)) taken_.insert(reads(instr)[0]);
+      if (instr.kind == InstrKind::call && is_in_place(instr)) taken_.insert(reads(instr)[0]);
     }
     for (const auto& [slot, i] : last_)
       if (owned(slot) && !taken_.contains(slot)) after_[i].push_back(slot);

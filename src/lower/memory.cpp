@@ -24,7 +24,8 @@ class Walk {
       sent_.clear();
     }
     for (const Instr& instr : segment.instrs) {
-      if (instr.op == "comm::send" && segment.kind == SegmentKind::forward) {
+      if (communication_of(instr) == operators::Communication::send &&
+          segment.kind == SegmentKind::forward) {
         const int slot = reads(instr)[0];
         make(slot);  // a further name of its memory
         sent_.push_back(slot);
@@ -40,7 +41,7 @@ class Walk {
           if (is_owned(instr)) drop(reads(instr)[0]);
           break;
         case InstrKind::call:
-          if (is_in_place(instr.op)) drop(reads(instr)[0]);
+          if (is_in_place(instr)) drop(reads(instr)[0]);
           break;
         case InstrKind::update:
           break;

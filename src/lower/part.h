@@ -1,6 +1,5 @@
-// Parts of calls that are more than the call on local tensors: a mean over elements that several
-// devices hold, a table of which a device holds some rows, classes spread over devices, statistics
-// of a batch that is cut.
+// Parts of calls that are more than the call on local tensors (operators/part.h), placed as the
+// plan says.
 #pragma once
 
 #include <optional>
@@ -19,8 +18,7 @@ struct PartCall {
 };
 
 // Emits this device's part of a call with its local operands; returns its outputs, or nothing where
-// the operator on the local tensors alone is the part. annotate/assisted.h says where that is not
-// so.
+// the operator on the local tensors alone is the part.
 std::optional<std::vector<Ref>> emit_part(const PartCall& call, const std::vector<NamedArg>& args,
                                           const CallSite& site, Tape& tape, Emitter& emitter);
 

@@ -4,19 +4,22 @@
 #include <algorithm>
 #include <set>
 
-#include "annotate/op_table.h"
-#include "lower/signature.h"
 #include "lower/uses.h"
+#include "operators/record.h"
 
 namespace nns::lower {
 
-bool makes_memory(std::string_view op) {
-  if (op.starts_with("vjp::")) return false;  // autograd may hand out what it was given
-  if (op.starts_with("comm::")) return op != "comm::send";
-  if (const annotate::OpInfo* info = annotate::find(op)) return !info->view && !info->identity;
-  for (const Signature& s : signatures())
-    if (s.op == op) return !s.outputs.empty() || op == "aten::embedding_dense_backward";
-  return false;
+bool makes_memory(const Instr& instr) {
+  const operators::Record* record = operators::find(instr.op);
+  return record != nullptr && !is_view(record->view) && !record->identity;
+}
+
+bool has_effect(const Instr& instr) {
+  using operators::Communication;
+  const operators::Record* record = operators::find(instr.op);
+  return record != nullptr && (record->hook || record->communication == Communication::send ||
+                               record->communication == Communication::receive ||
+                               record->communication == Communication::move);
 }
 
 bool is_owned(const Instr& instr) {
@@ -39,7 +42,7 @@ void remove_dead_calls(Program& program, const std::vector<int>& unsent) {
                            [&](int out) { return out >= 0 && flags[static_cast<size_t>(out)]; });
       };
       const bool asked = any_out(wanted);
-      const bool live = instr.kind != InstrKind::call || has_effect(instr.op) || any_out(needed) ||
+      const bool live = instr.kind != InstrKind::call || has_effect(instr) || any_out(needed) ||
                         (asked && is_collective(instr));
       for (int slot : reads(instr))
         if (asked) wanted[static_cast<size_t>(slot)] = true;
@@ -96,8 +99,8 @@ class Memory {
       for (int out : instr.outs) {
         if (out < 0) continue;
         // A view belongs to what it looks at; where that is unknown, to nobody.
-        root_[at(out)] = makes_memory(instr.op) ? out : in.empty() ? -1 : root_[at(in[0])];
-        if (!makes_memory(instr.op) && instr.op.starts_with("vjp::")) root_[at(out)] = -1;
+        root_[at(out)] = makes_memory(instr) ? out : in.empty() ? -1 : root_[at(in[0])];
+        if (!makes_memory(instr) && is_again(instr)) root_[at(out)] = -1;
       }
     }
     for (int slot : segment.saved_out) keep(slot);
@@ -139,9 +142,19 @@ class Memory {
   mutable std::vector<int> renamed_;
 };
 
+bool is_expansion(const Instr& instr) {
+  const operators::Record* record = operators::find(instr.op);
+  return record != nullptr && record->view == operators::View::spread;
+}
+
 void sum_in_place(const Program& program, Memory& memory, Instr& instr, size_t i) {
   const auto operand = [&](size_t k) { return std::get<Ref>(instr.args[k].value).id; };
-  if (instr.op != "aten::add.Tensor" || instr.args.size() != 2) return;
+  const operators::Record* record = operators::find(instr.op);
+  const bool sum = record != nullptr && record->kind == operators::Kind::sum &&
+                   std::all_of(instr.args.begin(), instr.args.end(), [](const NamedArg& a) {
+                     return std::holds_alternative<Ref>(a.value);
+                   });
+  if (!sum || instr.args.size() != 2) return;
   const int a = operand(0), b = operand(1), out = instr.outs[0];
   if (a == b || memory.root(a) == memory.root(b)) return;
   for (const auto& [into, other] : {std::pair(a, b), std::pair(b, a)}) {
@@ -169,7 +182,7 @@ void reuse_memory(Program& program) {
         const bool copied = !memory.is_root(value) && expanded[static_cast<size_t>(value)];
         instr.args.push_back({"owned", !copied && memory.dies_at(value, i)});
       } else if (instr.kind == InstrKind::call) {
-        if (instr.op.find("expand") != std::string::npos)
+        if (is_expansion(instr))
           for (int out : instr.outs)
             if (out >= 0) expanded[static_cast<size_t>(out)] = true;
         sum_in_place(program, memory, instr, i);

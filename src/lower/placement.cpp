@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <map>
 
-#include "annotate/assisted.h"
-#include "annotate/op_table.h"
 #include "base/error.h"
+#include "operators/record.h"
+#include "operators/split.h"
 
 namespace nns::lower {
 namespace {
@@ -98,7 +98,7 @@ class Cutter {
       : graph_(graph), node_(node), op_(op) {}
 
   PartCut cut(const plan::Step& step) {
-    if (!binding_) binding_ = annotate::bind(annotate::CallView(graph_, node_));
+    if (!binding_) binding_ = operators::bind(operators::CallView(graph_, node_));
     if (!binding_)
       fail(ErrorKind::plan, "[lower.place] {}: the plan splits it, but it has no annotation",
            plan::to_string(op_.key));
@@ -116,7 +116,7 @@ class Cutter {
 
 // Operand that output number `extra` behind the operator's own ones is the new content of.
 size_t written_operand(const graph::Node& node, size_t extra) {
-  const annotate::OpInfo* info = annotate::find(node.op);
+  const operators::Record* info = operators::find(node.op);
   NNS_CHECK(info != nullptr && extra < info->mutates.size(), "{} has too many outputs", node.op);
   size_t i = 0;
   for (const graph::NamedArg& a : node.args) {
@@ -136,9 +136,9 @@ const TensorSplit& output_split(const graph::Node& node, const annotate::Split& 
 
 // Refuses to run the parts of an assisted split one after another on a device: they communicate, so
 // each would wait for a part that has not started.
-void refuse_assisted(const annotate::CallView& call, const annotate::Split& split,
+void refuse_assisted(const operators::CallView& call, const annotate::Split& split,
                      const plan::OpPlan& op) {
-  if (annotate::is_assisted(call, split))
+  if (operators::is_assisted(call, split))
     throw Error(ErrorKind::plan,
                 fmt::format("[lower.place] {}: its parts along '{}' need each other's results, so "
                             "they cannot run in turns",
@@ -153,7 +153,7 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
   out.stage = op.stage;
   out.devices = distinct(op);
   const size_t operands = graph::inputs_of(node).size();
-  const annotate::CallView call(graph, node);
+  const operators::CallView call(graph, node);
   out.inputs.assign(operands, {{out.devices, {}}, {}});
   out.outputs.assign(node.outputs.size(), {out.devices, {}});
   Cutter cutter(graph, node, op);
@@ -203,10 +203,10 @@ std::vector<std::vector<graph::NamedArg>> args_on(const graph::Graph& graph,
                             bool keep) {
     int64_t& length = lengths.try_emplace(cut.split->identifier, cut.total).first->second;
     const Range mine = part_of({0, length}, part, cut.step.parts, cut.step.sizes);
-    const annotate::CallView view(
+    const operators::CallView view(
         node.op, args, [&](int id) -> const TensorType& { return graph.value({id}).type; });
     auto out =
-        annotate::local_args(view, *cut.split, {mine.start, mine.length(), length, cut.total});
+        operators::local_args(view, *cut.split, {mine.start, mine.length(), length, cut.total});
     if (keep) length = mine.length();
     return out;
   };

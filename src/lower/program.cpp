@@ -5,6 +5,8 @@
 
 #include <set>
 
+#include "lower/uses.h"
+
 namespace nns::lower {
 
 std::string_view name_of(SlotRole role) {
@@ -122,7 +124,9 @@ std::vector<std::vector<int>> groups_of(const Program& program) {
   std::set<std::vector<int>> groups;
   for (const Segment& segment : program.segments)
     for (const Instr& instr : segment.instrs) {
-      if (instr.kind != InstrKind::call || !instr.op.starts_with("comm::")) continue;
+      if (instr.kind != InstrKind::call ||
+          communication_of(instr) == operators::Communication::none)
+        continue;
       for (const NamedArg& a : instr.args)
         if (a.name == "group") {
           const auto& ranks = std::get<Shape>(a.value);

@@ -2,22 +2,14 @@
 
 #include <algorithm>
 
-#include "annotate/grammar.h"
-#include "annotate/op_table.h"
 #include "graph/nest.h"
+#include "operators/record.h"
 
 namespace nns::lower {
 
 using graph::Node;
-
-namespace {
-
-// zeros_like, new_full, …
-bool reads_shape_alone(std::string_view op) {
-  return op.starts_with("aten::new_") || op.substr(0, op.rfind('.')).ends_with("_like");
-}
-
-}  // namespace
+using operators::CallView;
+using operators::Record;
 
 std::vector<bool> depends_on(const graph::Graph& graph, int buffer) {
   std::vector<bool> depends(graph.values.size());
@@ -26,18 +18,24 @@ std::vector<bool> depends_on(const graph::Graph& graph, int buffer) {
     const auto inputs = graph::inputs_of(node);
     const bool any = std::any_of(inputs.begin(), inputs.end(),
                                  [&](int id) { return depends[static_cast<size_t>(id)]; });
-    if (!any || reads_shape_alone(node.op)) continue;
-    const annotate::CallView call(graph, node);
-    const auto reads = [&](const char* name) {
-      const graph::Arg* arg = call.find(name);
-      const auto* ref = arg != nullptr ? std::get_if<graph::ValueRef>(arg) : nullptr;
-      return ref != nullptr && ref->id >= 0 && depends[static_cast<size_t>(ref->id)];
+    const Record* record = operators::find(node.op);
+    if (!any || (record != nullptr && record->shape_only)) continue;
+    const CallView call(graph, node);
+    const auto reads = [&](std::string_view name) {
+      return call.is_tensor(name) && depends[static_cast<size_t>(call.in(name).id)];
     };
-    const bool statistics = node.op.starts_with("aten::batch_norm") && call.boolean("training") &&
-                            !reads("input") && !reads("weight") && !reads("bias");
+    // Running statistics: of those that the call writes, only what continues them depends on them.
+    const auto& written = record != nullptr ? record->mutates : std::vector<std::string>{};
+    const bool statistics =
+        !written.empty() && record->keeps && call.boolean("training") &&
+        std::all_of(node.args.begin(), node.args.end(), [&](const graph::NamedArg& a) {
+          return std::find(written.begin(), written.end(), a.name) != written.end() ||
+                 !reads(a.name);
+        });
+    const auto held = [&](std::string_view name) { return std::optional(reads(name) ? 1.0 : 0.0); };
     for (size_t i = 0; i < node.outputs.size(); ++i)
       depends[static_cast<size_t>(node.outputs[i])] =
-          !statistics || (i == 1 && reads("running_mean")) || (i == 2 && reads("running_var"));
+          !statistics || record->keeps(call, i, held).value_or(0) != 0;
   }
   return depends;
 }
@@ -66,80 +64,24 @@ class Kept {
     if (!depends_[static_cast<size_t>(value)]) return 0;
     const graph::Value& v = graph_.value({value});
     const Node& node = graph_.nodes[static_cast<size_t>(v.producer)];
-    const annotate::CallView call(graph_, node);
-    const std::string_view op = call.base();
-    if (op == "aten::batch_norm") {
-      const bool mean = node.outputs.at(1) == value;
-      const auto before = operand(call, mean ? "running_mean" : "running_var");
-      const auto momentum = number(call, "momentum");
-      if (!before || !momentum) return std::nullopt;
-      return *before * (1 - *momentum);
-    }
+    const Record* record = operators::find(node.op);
+    if (record == nullptr || !record->keeps) return std::nullopt;
     // Element by element, also through views: what is summed or repeated on the way is no such
-    // form.
-    if (numel(v.type.shape) != numel(graph_.value({buffer_}).type.shape)) return std::nullopt;
-    if (!is_floating(v.type.dtype) && !is_count(op, v.type)) return std::nullopt;
-    return linear(call, op);
+    // form. An integer buffer counts.
+    const TensorType& whole = graph_.value({buffer_}).type;
+    if (record->mutates.empty() && numel(v.type.shape) != numel(whole.shape)) return std::nullopt;
+    if (!is_floating(v.type.dtype) && v.type != whole) return std::nullopt;
+    const CallView call(graph_, node);
+    const auto output = std::find(node.outputs.begin(), node.outputs.end(), value);
+    return record->keeps(call, static_cast<size_t>(output - node.outputs.begin()),
+                         [&](std::string_view name) { return operand(call, name); });
   }
 
  private:
-  // An integer buffer counts: sums keep all of it.
-  bool is_count(std::string_view op, const TensorType& type) const {
-    return type == graph_.value({buffer_}).type && (op == "aten::add" || op == "aten::sub");
-  }
-
-  std::optional<double> linear(const annotate::CallView& call, std::string_view op) const {
-    const auto self = operand(call, "self");
-    if (!self) return std::nullopt;
-    if (op == "aten::clone" || op == "aten::contiguous" || op == "aten::alias" ||
-        op == "aten::detach" || op == "aten::to" || op == "aten::_to_copy" || op == "aten::view" ||
-        op == "aten::reshape" || op == "aten::expand")
-      return self;
-    if (op == "aten::neg") return -*self;
-    if (op == "aten::add" || op == "aten::sub" || op == "aten::rsub") {
-      const auto other = operand(call, "other");
-      const double alpha = number(call, "alpha").value_or(1);
-      if (!other) return std::nullopt;
-      if (op == "aten::rsub") return *other - alpha * *self;
-      return *self + (op == "aten::add" ? alpha : -alpha) * *other;
-    }
-    if (op == "aten::mul") return product(call, *self);
-    if (op == "aten::div" && !call.has("rounding_mode")) {
-      const auto by = number(call, "other");
-      return by ? std::optional(*self / *by) : std::nullopt;
-    }
-    if (op == "aten::lerp") {
-      const auto end = operand(call, "end"), weight = number(call, "weight");
-      if (!end || !weight) return std::nullopt;
-      return *self * (1 - *weight) + *end * *weight;
-    }
-    if (op == "aten::addcmul" || op == "aten::addcdiv") {
-      const bool free = operand(call, "tensor1") == 0.0 && operand(call, "tensor2") == 0.0;
-      return free ? self : std::nullopt;
-    }
-    return std::nullopt;
-  }
-
-  std::optional<double> product(const annotate::CallView& call, double self) const {
-    if (const auto by = number(call, "other")) return self * *by;
-    const auto other = operand(call, "other"), by = number(call, "self");
-    return other && by ? std::optional(*other * *by) : std::nullopt;
-  }
-
   // Of an operand that is a tensor or a number; nothing where it is no such form.
-  std::optional<double> operand(const annotate::CallView& call, const char* name) const {
-    const graph::Arg* arg = call.find(name);
-    if (arg == nullptr) return std::nullopt;
-    if (const auto* ref = std::get_if<graph::ValueRef>(arg)) return of(ref->id);
-    return number(call, name) ? std::optional<double>(0) : std::nullopt;
-  }
-
-  static std::optional<double> number(const annotate::CallView& call, const char* name) {
-    const graph::Arg* arg = call.find(name);
-    if (arg == nullptr) return std::nullopt;
-    if (const auto* real = std::get_if<double>(arg)) return *real;
-    if (const auto* integer = std::get_if<int64_t>(arg)) return static_cast<double>(*integer);
-    return std::nullopt;
+  std::optional<double> operand(const CallView& call, std::string_view name) const {
+    if (call.is_tensor(name)) return of(call.in(name).id);
+    return operators::number_of(call, name) ? std::optional<double>(0) : std::nullopt;
   }
 
   const graph::Graph& graph_;

@@ -32,7 +32,7 @@ std::vector<Instr> take_weight_part(const Program& program, std::vector<Instr>& 
     const Instr& instr = backward[i];
     stays[i] =
         instr.kind != InstrKind::accumulate &&
-        (has_effect(instr.op) || std::any_of(instr.outs.begin(), instr.outs.end(), [&](int slot) {
+        (has_effect(instr) || std::any_of(instr.outs.begin(), instr.outs.end(), [&](int slot) {
            return slot >= 0 && wanted[static_cast<size_t>(slot)];
          }));
     if (stays[i])

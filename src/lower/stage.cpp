@@ -426,7 +426,8 @@ std::map<int, Ref> StageLowering::replay(int region, std::vector<Instr>& instrs)
   const std::vector<Instr>& forward = out_.program.segments[forward_].instrs;
   for (auto [first, last] : regions_.at(region))
     for (size_t i = first; i < last; ++i) {
-      if (forward[i].op.starts_with("hook::")) continue;  // it has run
+      const operators::Record* record = operators::find(forward[i].op);
+      if (record != nullptr && record->hook) continue;  // it has run
       Instr copy = forward[i];
       for_each_ref(copy.args, [&](Ref& ref) {
         if (const auto it = moved.find(ref.id); it != moved.end()) ref = it->second;

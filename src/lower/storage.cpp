@@ -1,28 +1,20 @@
 #include "lower/storage.h"
 
 #include <algorithm>
-#include <array>
 #include <numeric>
 
-#include "annotate/op_table.h"
 #include "lower/uses.h"
+#include "operators/record.h"
 
 namespace nns::lower {
 namespace {
 
+using operators::View;
+
 // Views that keep the order of elements, and copy where that cannot be told by strides.
-constexpr std::array kReshapes = {"aten::reshape",   "aten::view",       "aten::flatten",
-                                  "aten::unflatten", "aten::contiguous", "aten::unsqueeze",
-                                  "aten::squeeze",   "aten::alias",      "aten::_unsafe_view"};
-
-bool keeps_order(std::string_view op) {
-  const std::string_view base = op.substr(0, op.find('.'));
-  return std::find(kReshapes.begin(), kReshapes.end(), base) != kReshapes.end();
-}
-
-// Operators that give their operand unchanged, but in memory of its own.
-bool copies(std::string_view op) {
-  return op == "aten::clone" || op.starts_with("aten::_to_copy");
+bool keeps_order(View view) {
+  return view == View::strided || view == View::shape || view == View::reshape ||
+         view == View::flatten || view == View::same || view == View::dense;
 }
 
 // Whether elements change; complex numbers and pairs of real ones are one memory.
@@ -52,14 +44,14 @@ void Storage::see(const Instr& instr) {
   for (int out : instr.outs) {
     if (out < 0) continue;
     const size_t o = static_cast<size_t>(out), from = static_cast<size_t>(in[0]);
-    const annotate::OpInfo* info = annotate::find(instr.op);
+    const operators::Record* info = operators::find(instr.op);
+    const View kind = info != nullptr ? info->view : View::none;
     const TensorType& made = program_.slot(out).type;
-    const bool same = info != nullptr && info->identity && made == type && !copies(instr.op);
-    bool view = is_in_place(instr.op) || same ||
-                (info != nullptr && info->view && !copies(instr.op) && !converts(type, made));
-    if (keeps_order(instr.op))
+    const bool same = info != nullptr && info->identity && made == type;
+    bool view = is_in_place(instr) || same || (is_view(kind) && !converts(type, made));
+    if (keeps_order(kind))
       view = contiguous_[from];
-    else if (view && !is_in_place(instr.op) && !same)
+    else if (view && !is_in_place(instr) && !same)
       contiguous_[o] = false;
     if (view) root_[o] = root_[from];
   }
@@ -79,7 +71,7 @@ bool Storage::allocates(const Instr& instr) const {
     case InstrKind::call:
       break;
   }
-  if (has_effect(instr.op) || instr.op.starts_with("vjp::")) return true;
+  if (has_effect(instr) || is_again(instr)) return true;
   return std::any_of(instr.outs.begin(), instr.outs.end(),
                      [&](int out) { return out >= 0 && root(out) == out; });
 }

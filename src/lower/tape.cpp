@@ -4,9 +4,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "annotate/op_table.h"
 #include "base/error.h"
-#include "lower/signature.h"
+#include "lower/uses.h"
 
 namespace nns::lower {
 
@@ -21,10 +20,10 @@ bool Tape::requires_grad(Ref ref) const {
 }
 
 // The calls of a composite, each on the tape by itself.
-std::vector<Ref> Tape::expand(const annotate::Registered& op, std::string_view name,
+std::vector<Ref> Tape::expand(const operators::Record& composite, std::string_view op,
                               const std::vector<NamedArg>& args, const CallSite& site) {
-  const auto body = op.body(annotate::CallView(
-      name, args, [this](int id) -> const TensorType& { return e_.program().slot(id).type; }));
+  const auto body = composite.body(operators::CallView(
+      op, args, [this](int id) -> const TensorType& { return e_.program().slot(id).type; }));
   std::map<int, Ref> made;
   size_t at = 0;
   for_each_ref(args, [&](Ref ref) { made[body->inputs.at(at++)] = ref; });
@@ -47,27 +46,35 @@ std::vector<Ref> Tape::expand(const annotate::Registered& op, std::string_view n
 
 std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, const CallSite& site,
                              const std::vector<TensorType>* types) {
-  if (const auto* own = annotate::registered(op); own != nullptr && own->body)
-    return expand(*own, op, args, site);
-  const Rule* rule = find_rule(op);
-  const annotate::OpInfo* info = annotate::find(op);
+  const operators::Record* record = operators::find(op);
+  if (record != nullptr && record->body) return expand(*record, op, args, site);
+  const bool derives =
+      record != nullptr && record->derivative.kind != operators::DerivativeKind::none;
+  const operators::Derivative* rule = derives ? &record->derivative : nullptr;
   std::vector<bool> needs;
   bool any = false;
   for_each_ref(args, [&](Ref ref) {
     needs.push_back(requires_grad(ref));
     any = any || needs.back();
   });
-  const bool constant =
-      rule != nullptr ? rule->kind == RuleKind::constant : info != nullptr && info->constant;
+  const bool constant = record != nullptr && record->constant;
   const bool differentiable = training_ && any && site.grad_enabled && !constant;
 
   const CallSite outer = std::exchange(site_, site);
   Entry entry{std::string(op), std::move(args), {}, std::move(needs), {}, rule,
               e_.origin(),     site.region};
-  bool emitted = false;
-  if (rule != nullptr && rule->forward != nullptr) {
-    Forward f(*this, e_, entry.op, entry.args, differentiable, site.ordinal);
-    emitted = rule->forward(f);
+  bool emitted = false, expanded = false;
+  if (record != nullptr && (!record->kernels.empty() || (derives && rule->forward))) {
+    operators::Forward f(*this, e_, entry.op, entry.args, differentiable, site.ordinal);
+    const auto kernel = std::find_if(record->kernels.begin(), record->kernels.end(),
+                                     [&](const operators::Kernel& k) { return k.serves(f); });
+    if (kernel != record->kernels.end()) {
+      kernel->write(f);
+      emitted = expanded = true;
+    } else if (derives && rule->forward) {
+      emitted = rule->forward(f);
+      expanded = emitted && rule->kind == operators::DerivativeKind::expansion;
+    }
     if (emitted) {
       entry.outs = std::move(f.taken());
       entry.kept = std::move(f.kept());
@@ -82,7 +89,7 @@ std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, co
   site_ = outer;
 
   // The calls of an expansion are on the tape themselves.
-  if (!differentiable || (emitted && rule->kind == RuleKind::expand)) return entry.outs;
+  if (!differentiable || expanded) return entry.outs;
   bool recorded = false;
   for (Ref out : entry.outs) {
     const DType dtype = e_.dtype(out);
@@ -93,15 +100,6 @@ std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, co
   std::vector<Ref> outs = entry.outs;
   if (recorded) entries_.push_back(std::move(entry));
   return outs;
-}
-
-std::vector<Ref> Forward::grad_calls(std::string_view op, std::vector<Arg> values) {
-  const auto names = argument_names(op);
-  NNS_CHECK(values.size() <= names.size(), "{}: too many arguments", op);
-  std::vector<NamedArg> args;
-  for (size_t i = 0; i < values.size(); ++i)
-    args.push_back({std::string(names[i]), std::move(values[i])});
-  return tape_.apply(op, std::move(args), tape_.site());
 }
 
 // The call itself, executed again under autograd: `vjp::<op>` takes its arguments, the gradients of
@@ -116,7 +114,8 @@ std::vector<Ref> Tape::fallback(const Entry& entry, const std::vector<Ref>& grad
   });
   args.push_back({"grad_outputs", grads});
   args.push_back({"needs", entry.needs});
-  const std::vector<Ref> outs = e_.call_typed("vjp::" + entry.op, std::move(args), types);
+  const std::vector<Ref> outs =
+      e_.call_typed(std::string(kAgain) + entry.op, std::move(args), types);
   std::vector<Ref> given(entry.needs.size());
   size_t next = 0;
   for (size_t i = 0; i < given.size(); ++i)
@@ -129,7 +128,7 @@ void Tape::derive(const Entry& entry, const std::vector<Ref>& grads, std::vector
     given = fallback(entry, grads);
     return;
   }
-  Backward b(e_, entry.op, entry.args, entry.outs, grads, entry.kept, entry.needs);
+  operators::Backward b(e_, entry.op, entry.args, entry.outs, grads, entry.kept, entry.needs);
   entry.rule->backward(b);
   given = b.given();
 }

@@ -3,10 +3,11 @@
 #pragma once
 
 #include <functional>
+#include <utility>
 #include <vector>
 
-#include "annotate/registry.h"
-#include "lower/rule.h"
+#include "lower/emitter.h"
+#include "operators/record.h"
 
 namespace nns::lower {
 
@@ -19,7 +20,7 @@ struct CallSite {
   Shape offset, full;
 };
 
-class Tape {
+class Tape : public operators::Recording {
  public:
   Tape(Emitter& emitter, bool training) : e_(emitter), training_(training) {}
 
@@ -28,8 +29,23 @@ class Tape {
                          const std::vector<TensorType>* types = nullptr);
 
   void require_grad(Ref ref) { set_flag(ref); }
-  bool requires_grad(Ref ref) const;
-  const CallSite& site() const { return site_; }
+  // Runs `write` with the calls that it records made at `site`.
+  template <class F>
+  auto at(const CallSite& site, F write) {
+    const CallSite outer = std::exchange(site_, site);
+    auto result = write();
+    site_ = outer;
+    return result;
+  }
+
+  // Of the call in work, for its rule.
+  std::vector<Ref> record(std::string_view op, std::vector<NamedArg> args,
+                          const std::vector<TensorType>* types) override {
+    return apply(op, std::move(args), site_, types);
+  }
+  bool requires_grad(Ref ref) const override;
+  const Shape& offset() const override { return site_.offset; }
+  const Shape& full() const override { return site_.full; }
 
   // Writes the reverse pass from outputs, each with its seed, and returns the gradient of every
   // slot that is not a leaf (-1: none). `leaf` receives each gradient of a slot for which `is_leaf`
@@ -52,13 +68,13 @@ class Tape {
     std::vector<NamedArg> args;
     std::vector<Ref> outs;
     std::vector<bool> needs;
-    Kept kept;
-    const Rule* rule;
+    operators::Kept kept;
+    const operators::Derivative* rule;  // nullptr: LibTorch derives it
     Origin origin;
     int region;
   };
 
-  std::vector<Ref> expand(const annotate::Registered& op, std::string_view name,
+  std::vector<Ref> expand(const operators::Record& composite, std::string_view op,
                           const std::vector<NamedArg>& args, const CallSite& site);
   void set_flag(Ref ref);
   void name_gradient(Ref gradient, Ref of);

@@ -8,6 +8,8 @@
 namespace nns::lower {
 namespace {
 
+using operators::Communication;
+
 int64_t part(int64_t length, int64_t n) {  // the longest of n
   return (length + n - 1) / n;
 }
@@ -18,17 +20,17 @@ int64_t reduced(int64_t elements, const std::vector<int64_t>& ranks, int64_t ran
 }
 
 // Elements that leave the rank.
-int64_t elements(const Program& program, const Instr& instr, std::string_view op,
+int64_t elements(const Program& program, const Instr& instr, Communication kind,
                  const std::vector<int64_t>& ranks) {
   const auto n = static_cast<int64_t>(ranks.size());
   Shape shape = program.slot(reads(instr).at(0)).type.shape;
   const auto size = [&](const char* dim) -> int64_t& {
     return shape.at(static_cast<size_t>(argument<int64_t>(instr, dim)));
   };
-  if (op == "all_reduce") return reduced(numel(shape), ranks, program.rank);
-  if (op == "all_gather") {
+  if (kind == Communication::all_reduce) return reduced(numel(shape), ranks, program.rank);
+  if (kind == Communication::all_gather) {
     size("dim") = part(argument<int64_t>(instr, "whole"), n);
-  } else if (op == "all_to_all") {
+  } else if (kind == Communication::all_to_all) {
     size("from") = part(argument<int64_t>(instr, "whole"), n);
     size("dim") = part(size("dim"), n);
   } else {
@@ -70,22 +72,23 @@ std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& 
   };
   for (const Segment& segment : program.segments)
     for (const Instr& instr : segment.instrs) {
-      if (!instr.op.starts_with("comm::") || instr.op == "comm::receive" ||
-          instr.op == "comm::value_chunk")
+      const Communication kind = communication_of(instr);
+      if (kind == Communication::none || kind == Communication::receive ||
+          kind == Communication::value_chunk)
         continue;
-      std::string op = instr.op.substr(6);
+      std::string op = instr.op.substr(instr.op.find("::") + 2);
       const Slot& self = program.slot(reads(instr).at(0));
       const int64_t width = size_of(self.type.dtype);
-      if (op == "send" || op == "move") {
-        const auto& moves = argument<Shape>(instr, op == "send" ? "moves" : "sends");
+      if (kind == Communication::send || kind == Communication::move) {
+        const auto& moves = argument<Shape>(instr, kind == Communication::send ? "moves" : "sends");
         add({segment.name, op, 0, 1, moved(program, moves, self.type.shape.size()) * width});
         continue;
       }
-      const bool scatter = op == "scatter_gradient";
+      const bool scatter = kind == Communication::scatter_gradient;
       if (scatter) op = "reduce_scatter";
       const auto& ranks = argument<Shape>(instr, "group");
       add({segment.name, op, static_cast<int>(ranks.size()), 1,
-           elements(program, instr, op, ranks) * width,
+           elements(program, instr, kind, ranks) * width,
            scatter || self.role == SlotRole::parameter});
     }
   for (const Bucket& bucket : buckets) {

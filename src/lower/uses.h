@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "lower/emitter.h"
 #include "lower/program.h"
+#include "operators/record.h"
 
 namespace nns::lower {
 
@@ -31,13 +32,26 @@ const T& argument(const Instr& instr, std::string_view name) {
   return std::get<T>(*arg);
 }
 
+// A call that runs the operator behind it again under LibTorch's autograd (Tape::fallback).
+constexpr std::string_view kAgain = "vjp::";
+inline bool is_again(const Instr& instr) {
+  return instr.op.starts_with(kAgain);
+}
+
+// How the call communicates.
+inline operators::Communication communication_of(const Instr& instr) {
+  const operators::Record* record = operators::find(instr.op);
+  return record == nullptr ? operators::Communication::none : record->communication;
+}
 inline bool is_message(const Instr& instr) {
-  return instr.op == "comm::send" || instr.op == "comm::receive";
+  const operators::Communication kind = communication_of(instr);
+  return kind == operators::Communication::send || kind == operators::Communication::receive;
 }
 // Whether the ranks of a group make this call together.
 inline bool is_collective(const Instr& instr) {
-  return instr.kind == InstrKind::call && instr.op.starts_with("comm::") && !is_message(instr) &&
-         find_arg(instr, "group") != nullptr && instr.op != "comm::value_chunk";
+  return instr.kind == InstrKind::call && find_arg(instr, "group") != nullptr &&
+         communication_of(instr) != operators::Communication::none && !is_message(instr) &&
+         communication_of(instr) != operators::Communication::value_chunk;
 }
 
 // Whether a run of the program owns the slot's tensor: what it makes itself.
@@ -46,17 +60,14 @@ inline bool is_local(const Program& program, int slot) {
          program.slot(slot).role == SlotRole::gradient;
 }
 
-// Whether the result of `op` has memory of its own. Unknown operators count as views.
-bool makes_memory(std::string_view op);
-// Whether `op` does something beside its results: other ranks wait for it, or the user does.
-inline bool has_effect(std::string_view op) {
-  return op == "comm::send" || op == "comm::receive" || op == "comm::move" ||
-         op.starts_with("hook::");
-}
-// Whether `op` writes its first argument and returns it.
-inline bool is_in_place(std::string_view op) {
-  const size_t end = std::min(op.find('.'), op.size());
-  return end > 0 && op[end - 1] == '_' && op.substr(0, end).find("__") == std::string_view::npos;
+// Whether the result has memory of its own. Operators without a record count as views, and what
+// autograd hands out may be what it was given.
+bool makes_memory(const Instr& instr);
+// Whether the call does something beside its results: other ranks wait for it, or a user does.
+bool has_effect(const Instr& instr);
+// Whether the call writes its first argument and returns it.
+inline bool is_in_place(const Instr& instr) {
+  return operators::is_in_place(instr.op);
 }
 // Whether an accumulation takes the tensor over instead of copying it.
 bool is_owned(const Instr& accumulate);

@@ -1,10 +1,10 @@
 // Views that need not be: aliases, reshapes to the same shape or of a reshape, repeats.
 #include <map>
 
-#include "annotate/op_table.h"
 #include "lower/passes.h"
 #include "lower/storage.h"
 #include "lower/uses.h"
+#include "operators/record.h"
 
 namespace nns::lower {
 namespace {
@@ -36,8 +36,14 @@ class Substitution {
   std::map<int, int> of_;
 };
 
+using operators::View;
+
+View view_of(const Instr& instr) {
+  const operators::Record* record = operators::find(instr.op);
+  return record == nullptr ? View::none : record->view;
+}
 bool is_reshape(const Instr& instr) {
-  return instr.op == "aten::reshape";
+  return view_of(instr) == View::reshape;
 }
 
 // The part of a module path up to its last number: calls below it are written together.
@@ -88,13 +94,12 @@ class Folder {
         std::get<Ref>(instr.args[0].value).id = inner->second;
     }
     const int from = reads(instr)[0];
-    if (instr.op == "aten::alias" ||
+    if (view_of(instr) == View::same ||
         (is_reshape(instr) && program_.slot(from).type == program_.slot(out).type)) {
       same_.set(out, from);
       return true;
     }
-    const annotate::OpInfo* info = annotate::find(instr.op);
-    if (info == nullptr || !info->view) return false;
+    if (!is_view(view_of(instr))) return false;
     const auto [known, fresh] = made_.emplace(text_of(instr), out);
     if (!fresh) {
       same_.set(out, known->second);

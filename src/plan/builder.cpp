@@ -6,8 +6,8 @@
 #include <numeric>
 #include <set>
 
-#include "annotate/assisted.h"
 #include "base/error.h"
+#include "operators/split.h"
 
 namespace nns::plan {
 
@@ -43,7 +43,7 @@ OpKey Builder::key(int id) const {
 
 const std::optional<Binding>& Builder::binding(int id) const {
   auto& known = bindings_.at(static_cast<size_t>(id));
-  if (!known) known = annotate::bind(annotate::CallView(*graph_, node(id)));
+  if (!known) known = operators::bind(operators::CallView(*graph_, node(id)));
   return *known;
 }
 
@@ -77,8 +77,8 @@ std::optional<std::string> Builder::refusal(int id, int input, int dim, int part
       b->refusal(input, dim,
                  static_cast<int64_t>(parts) * (before == cuts.end() ? 1 : before->second), uneven);
   if (!why && in_turns &&
-      annotate::is_assisted(annotate::CallView(*graph_, node(id)),
-                            b->split(input, dim, parts, uneven)))
+      operators::is_assisted(operators::CallView(*graph_, node(id)),
+                             b->split(input, dim, parts, uneven)))
     why = "its parts need each other's results, so they cannot run in turns";
   return why;
 }
@@ -105,7 +105,7 @@ void Builder::partition(int id, int input, int dim, int parts, bool uneven,
   auto& cuts = o.cuts[identifier];
   cuts = (cuts == 0 ? 1 : cuts) * parts;
   if (dim < 0) {
-    const auto operands = annotate::CallView(*graph_, node(id)).operands();
+    const auto operands = operators::CallView(*graph_, node(id)).operands();
     dim += static_cast<int>(operands.at(static_cast<size_t>(input))->shape.size());
   }
   const bool divides = binding(id)->length(identifier) % cuts == 0;

@@ -1,8 +1,8 @@
 // Plans on other graphs than those they were made for: other shapes, other operators.
 #include <algorithm>
 
-#include "annotate/grammar.h"
 #include "base/error.h"
+#include "operators/split.h"
 #include "plan/map.h"
 
 namespace nns::plan {
@@ -87,7 +87,7 @@ class Fit {
   }
 
   std::optional<Binding> binding(const Node& node) const {
-    return annotate::bind(annotate::CallView(graph_, node));
+    return operators::bind(operators::CallView(graph_, node));
   }
 
   // The plan's entry with steps that fit the node's shapes.

@@ -3,81 +3,20 @@
 #include "trace/places.h"
 
 #include <algorithm>
-#include <map>
 
 #include "base/error.h"
+#include "operators/record.h"
 
 namespace nns::trace {
 namespace {
 
 using graph::ValueRef;
 
-enum class View {
-  slice,   // slice, narrow
-  select,  // select
-  diagonal,
-  swap,       // transpose and its other names
-  transpose,  // t
-  permute,
-  move,     // movedim
-  shape,    // view: other sizes of the same elements
-  reshape,  // a view of contiguous memory, else perhaps a copy
-  same,     // alias
-  dense,    // contiguous: same if contiguous, else perhaps a copy
-  complex,  // view_as_complex
-  real,     // view_as_real
-  split,    // several outputs along a dimension
-  unbind,
-  spread,  // expand: elements share memory
-  opaque,  // a view without an inverse
-};
+using operators::View;
 
-const std::map<std::string_view, View>& views() {
-  static const std::map<std::string_view, View> table = {
-      {"aten::slice.Tensor", View::slice},
-      {"aten::narrow", View::slice},
-      {"aten::select.int", View::select},
-      {"aten::diagonal", View::diagonal},
-      {"aten::transpose.int", View::swap},
-      {"aten::swapaxes", View::swap},
-      {"aten::swapdims", View::swap},
-      {"aten::t", View::transpose},
-      {"aten::permute", View::permute},
-      {"aten::movedim.intlist", View::move},
-      {"aten::movedim.int", View::move},
-      {"aten::moveaxis.intlist", View::move},
-      {"aten::moveaxis.int", View::move},
-      {"aten::view", View::shape},
-      {"aten::_unsafe_view", View::shape},
-      {"aten::view_as", View::shape},
-      {"aten::unflatten.int", View::shape},
-      {"aten::squeeze", View::shape},
-      {"aten::squeeze.dim", View::shape},
-      {"aten::squeeze.dims", View::shape},
-      {"aten::unsqueeze", View::shape},
-      {"aten::reshape", View::reshape},
-      {"aten::reshape_as", View::reshape},
-      {"aten::flatten.using_ints", View::reshape},
-      {"aten::ravel", View::reshape},
-      {"aten::alias", View::same},
-      {"aten::positive", View::same},
-      {"aten::contiguous", View::dense},
-      {"aten::view_as_complex", View::complex},
-      {"aten::view_as_real", View::real},
-      {"aten::split.Tensor", View::split},
-      {"aten::split.sizes", View::split},
-      {"aten::split_with_sizes", View::split},
-      {"aten::chunk", View::split},
-      {"aten::tensor_split.sections", View::split},
-      {"aten::tensor_split.indices", View::split},
-      {"aten::unbind.int", View::unbind},
-      {"aten::expand", View::spread},
-      {"aten::expand_as", View::spread},
-      {"aten::broadcast_to", View::spread},
-      {"aten::detach", View::opaque},
-      {"aten::view.dtype", View::opaque},
-  };
-  return table;
+View view_of(const std::string& op) {
+  const operators::Record* record = operators::find(op);
+  return record == nullptr ? View::none : record->view;
 }
 
 const Arg& argument(const std::vector<NamedArg>& args, std::string_view name) {
@@ -113,16 +52,17 @@ Sharing sharing_of(const std::string& op, const std::vector<NamedArg>& args, siz
                    const TensorType& in, const std::vector<TensorType>& outs, bool contiguous,
                    bool identity, bool marked) {
   using Kind = Sharing::Kind;
-  const auto found = views().find(op);
-  if (found == views().end()) {
+  const View view = view_of(op);
+  if (view == View::none || view == View::perhaps || view == View::copy) {
     if (identity) return {Kind::view, {"aten::alias", {{"self", ValueRef{}}}}};
     // The schema's mark says "may alias" for conversions too, which copy when the type changes.
     const bool converts = outs[index].dtype != in.dtype;
     return {marked && !converts ? Kind::maybe : Kind::none, {}};
   }
   const ViewStep as_called{op, args};
-  switch (found->second) {
+  switch (view) {
     case View::reshape:
+    case View::flatten:
       if (contiguous || outs[index].shape == in.shape) return {Kind::view, as_called};
       return {Kind::maybe, {}};
     case View::dense:
@@ -141,6 +81,7 @@ Sharing sharing_of(const std::string& op, const std::vector<NamedArg>& args, siz
       const int64_t end = start + outs[index].shape[dim];
       return {Kind::view, slice(static_cast<int64_t>(dim), start, end)};
     }
+    case View::strided:
     case View::shape:
       return {Kind::view, {"aten::reshape", {{"self", ValueRef{}}, {"shape", outs[index].shape}}}};
     default:
@@ -230,8 +171,7 @@ void Places::check_writable(int handle, const std::string& op) const {
       break;
   }
   for (int h = handle; handles_[at(h)].parent >= 0; h = handles_[at(h)].parent) {
-    const auto found = views().find(handles_[at(h)].step.op);
-    if (found != views().end() && found->second == View::spread)
+    if (view_of(handles_[at(h)].step.op) == View::spread)
       refuse("an expanded tensor, whose elements share memory", "clone it before writing");
   }
 }
@@ -265,14 +205,14 @@ int Places::scatter(const ViewStep& step, int base, int value) {
                                          {"end", end},
                                          {"step", by}});
   };
-  switch (views().at(step.op)) {
+  switch (view_of(step.op)) {
+    case View::narrow: {
+      const int64_t dim = integer(args, "dim");
+      int64_t start = integer(args, "start");
+      if (start < 0) start += parent.shape[dimension(args, parent.shape.size())];
+      return slice_scatter(dim, start, start + integer(args, "length"), 1);
+    }
     case View::slice:
-      if (step.op == "aten::narrow") {
-        const int64_t dim = integer(args, "dim");
-        int64_t start = integer(args, "start");
-        if (start < 0) start += parent.shape[dimension(args, parent.shape.size())];
-        return slice_scatter(dim, start, start + integer(args, "length"), 1);
-      }
       return slice_scatter(integer(args, "dim"), argument(args, "start"), argument(args, "end"),
                            integer(args, "step"));
     case View::select:
@@ -305,8 +245,10 @@ int Places::scatter(const ViewStep& step, int base, int value) {
       return emit_(step.op, {{"self", source},
                              {"source", argument(args, "destination")},
                              {"destination", argument(args, "source")}});
+    case View::strided:
     case View::shape:
     case View::reshape:
+    case View::flatten:
       return emit_("aten::reshape", {{"self", source}, {"shape", parent.shape}});
     case View::same:
     case View::dense:

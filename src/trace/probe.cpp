@@ -5,9 +5,9 @@
 #include <lua.hpp>
 #include <memory>
 
-#include "annotate/assisted.h"
-#include "annotate/grammar.h"
 #include "base/error.h"
+#include "operators/record.h"
+#include "operators/split.h"
 #include "script/state.h"
 #include "tensor/call.h"
 #include "trace/convert.h"
@@ -15,11 +15,11 @@
 namespace nns::trace {
 namespace {
 
-using annotate::CallView;
 using annotate::TensorSplit;
 using graph::Arg;
 using graph::NamedArg;
 using graph::ValueRef;
+using operators::CallView;
 using script::guarded;
 using tensor::Box;
 
@@ -61,7 +61,7 @@ struct Seen {
   }
 };
 
-void push_types(lua_State* L, const annotate::Types& types) {
+void push_types(lua_State* L, const operators::Types& types) {
   lua_createtable(L, static_cast<int>(types.size()), 0);
   for (size_t i = 0; i < types.size(); ++i) {
     lua_createtable(L, 0, 2);
@@ -111,12 +111,12 @@ class Describe : public Probe {
     lua_createtable(L, 0, 6);
     script::push_string(L, seen.op);
     lua_setfield(L, -2, "op");
-    push_types(L, annotate::infer(view));
+    push_types(L, operators::infer(view));
     lua_setfield(L, -2, "types");
-    lua_pushboolean(L, annotate::is_random(view));
+    lua_pushboolean(L, operators::is_random(view));
     lua_setfield(L, -2, "random");
     lua_newtable(L);
-    if (const auto binding = annotate::bind(view)) {
+    if (const auto binding = operators::bind(view)) {
       int n = 0;
       for (const annotate::Place place : binding->transform_space()) {
         const auto split = binding->split(place.input, place.dim, 1);
@@ -124,7 +124,7 @@ class Describe : public Probe {
         set_int(L, "input", place.input);
         set_int(L, "dim", place.dim);
         set_int(L, "length", binding->length(split.identifier));
-        lua_pushboolean(L, annotate::is_assisted(view, split));
+        lua_pushboolean(L, operators::is_assisted(view, split));
         lua_setfield(L, -2, "assisted");
         script::push_string(L, split.identifier);
         lua_setfield(L, -2, "identifier");
@@ -151,7 +151,7 @@ class Part : public Probe {
     tensor::set_interceptor(L, nullptr);
     const Seen seen(whole);
     const CallView view = seen.view();
-    const auto binding = annotate::bind(view);
+    const auto binding = operators::bind(view);
     if (!binding) fail(ErrorKind::plan, "[verify.op] {} is never split", seen.op);
     const auto split = binding->split(input, dim, parts);
     const int64_t each = binding->length(split.identifier) / parts;
@@ -167,7 +167,7 @@ class Part : public Probe {
     }
     const int64_t whole_length = each * parts;
     const auto local =
-        annotate::local_args(view, split, {part * each, each, whole_length, whole_length});
+        operators::local_args(view, split, {part * each, each, whole_length, whole_length});
     tensor::Call call = whole;
     size_t next = 0;
     const auto replace = [&](Box*& box) {

@@ -8,9 +8,9 @@
 
 #include <atomic>
 
-#include "annotate/registry.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "operators/record.h"
 #include "script/state.h"
 #include "tensor/door.h"
 #include "tensor/scope.h"
@@ -187,9 +187,9 @@ void Recorder::refuse(lua_State* L, std::string_view what, const char* hint) {
 // ------------------------------------------------------------------------------------------
 
 std::vector<TensorType> Recorder::infer(const std::string& op, const std::vector<NamedArg>& args,
-                                        const annotate::OpInfo* info) {
+                                        const operators::Record* info) {
   if (info != nullptr)
-    return annotate::infer(annotate::CallView(
+    return operators::infer(operators::CallView(
         op, args, [this](int id) -> const TensorType& { return type_of({id}); }));
   std::string why;
   auto types = infer_by_libtorch(op, args, graph_.values, why);
@@ -209,7 +209,7 @@ std::vector<TensorType> Recorder::infer(const std::string& op, const std::vector
 
 std::vector<int> Recorder::emit(const std::string& op, std::vector<NamedArg> args,
                                 const std::vector<TensorType>& written) {
-  const annotate::OpInfo* info = annotate::find(op);
+  const operators::Record* info = operators::find(op);
   std::vector<TensorType> types = infer(op, args, info);
   const size_t results = types.size();
   types.insert(types.end(), written.begin(), written.end());
@@ -274,7 +274,7 @@ int Recorder::record_composite(lua_State* L, const std::string& op,
       }
       args.push_back({names[i], std::move(value)});
     }
-    const auto body = annotate::registered(op)->body(annotate::CallView(
+    const auto body = operators::find(op)->body(operators::CallView(
         op, args, [this](int id) -> const TensorType& { return type_of({id}); }));
     args.push_back({kBodyHash, hex(graph::exact_hash(*body))});
     const std::vector<int> values = emit(op, std::move(args));
@@ -324,8 +324,8 @@ int Recorder::record_call(lua_State* L, const tensor::Call& call) {
     handles.push_back(handle);
   }
   const auto type = [this](int id) -> const TensorType& { return type_of({id}); };
-  refuse_data_dependent(annotate::CallView(op, args, type));
-  const annotate::OpInfo* info = annotate::find(op);
+  refuse_data_dependent(operators::CallView(op, args, type));
+  const operators::Record* info = operators::find(op);
   refuse_random(op,
                 info != nullptr ? info->random : call.op->hasTag(at::Tag::nondeterministic_seeded));
 
@@ -338,7 +338,7 @@ int Recorder::record_call(lua_State* L, const tensor::Call& call) {
   std::vector<TensorType> written_types;
   if (info != nullptr && writes_statistics(args))
     for (size_t i = 0; i < args.size(); ++i)
-      for (std::string_view name : info->mutates)
+      for (const std::string& name : info->mutates)
         if (args[i].name == name && handles[i] >= 0) {
           places_.check_writable(handles[i], op);
           written.push_back(handles[i]);
@@ -346,7 +346,7 @@ int Recorder::record_call(lua_State* L, const tensor::Call& call) {
         }
 
   const bool identity =
-      info != nullptr && annotate::is_identity(annotate::CallView(op, args, type));
+      info != nullptr && operators::is_identity(operators::CallView(op, args, type));
   std::string recorded = op;
   std::vector<NamedArg> recorded_args = args;
   forget_strides(recorded, recorded_args, type);
@@ -405,30 +405,25 @@ int Recorder::push_results(lua_State* L, const c10::FunctionSchema& schema, cons
 }
 
 bool Recorder::shape_query(lua_State* L, const std::string& op, const tensor::Call& call) {
+  const operators::Record* record = operators::find(op);
+  if (record == nullptr || record->answer != operators::Answer::shape) return false;
   if (call.args.empty() || !std::holds_alternative<Box*>(call.args[0])) return false;
   const Box* box = std::get<Box*>(call.args[0]);
   if (box == nullptr) return false;
   const TensorType type = tensor::type_of(*box);
-  if (op == "aten::size") {
-    script::push_ints(L, type.shape);
-  } else if (op == "aten::size.int") {
-    const auto rank = static_cast<int64_t>(type.shape.size());
-    const int64_t dim = std::get<c10::IValue>(call.args[1]).toInt();
-    if (dim < -rank || dim >= rank)
-      fail(ErrorKind::model, "[trace.size] dimension {} of {}", dim, to_string(type));
-    lua_pushnumber(
-        L, static_cast<double>(type.shape[static_cast<size_t>(dim < 0 ? dim + rank : dim)]));
-  } else if (op == "aten::dim") {
-    lua_pushnumber(L, static_cast<double>(type.shape.size()));
-  } else if (op == "aten::numel") {
-    lua_pushnumber(L, static_cast<double>(numel(type.shape)));
-  } else if (op == "aten::is_floating_point") {
-    lua_pushboolean(L, is_floating(type.dtype));
-  } else if (op == "aten::is_complex") {
-    lua_pushboolean(L, is_complex(type.dtype));
-  } else {
-    return false;
-  }
+  const auto& declared = call.op->schema().arguments();
+  std::vector<NamedArg> args = {{declared[0].name(), ValueRef{0}}};
+  for (size_t i = 1; i < call.args.size(); ++i)
+    args.push_back(
+        {declared[i].name(), to_arg(std::get<c10::IValue>(call.args[i]), declared[i], op)});
+  const Arg answer = record->ask(
+      operators::CallView(op, args, [&type](int) -> const TensorType& { return type; }));
+  if (const auto* shape = std::get_if<Shape>(&answer))
+    script::push_ints(L, *shape);
+  else if (const auto* number = std::get_if<int64_t>(&answer))
+    lua_pushnumber(L, static_cast<double>(*number));
+  else
+    lua_pushboolean(L, std::get<bool>(answer));
   return true;
 }
 

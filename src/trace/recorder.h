@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "annotate/op_table.h"
 #include "graph/graph.h"
+#include "operators/record.h"
 #include "tensor/call.h"
 #include "trace/places.h"
 
@@ -83,7 +83,7 @@ class Recorder final : public tensor::Interceptor {
                       const std::vector<int>& handles);
   int in_place_value(const std::string& op, const std::string& functional,
                      std::vector<NamedArg>& args);
-  int fit(int value, const TensorType& type, const std::string& op);
+  int fit(int value, const TensorType& type, const std::string& op, bool casts);
   // Answers a call that asks for a shape only ("aten::size.int"); false if it is another call.
   bool shape_query(lua_State* L, const std::string& op, const tensor::Call& call);
   int push_results(lua_State* L, const c10::FunctionSchema& schema, const std::string& op,
@@ -104,7 +104,7 @@ class Recorder final : public tensor::Interceptor {
                         const std::vector<TensorType>& written = {});
   int emit_one(const std::string& op, std::vector<NamedArg> args);
   std::vector<TensorType> infer(const std::string& op, const std::vector<NamedArg>& args,
-                                const annotate::OpInfo* info);
+                                const operators::Record* info);
   bool type_requires_grad(int id) const;
 
   graph::Graph graph_;

@@ -8,8 +8,9 @@
 
 #include <lua.hpp>
 
-#include "annotate/registry.h"
 #include "base/error.h"
+#include "operators/kind.h"
+#include "operators/record.h"
 #include "script/state.h"
 #include "tensor/door.h"
 #include "trace/recorder.h"
@@ -17,12 +18,12 @@
 namespace nns::trace {
 namespace {
 
-using annotate::CallView;
-using annotate::NamedArg;
-using annotate::Registered;
 using annotate::TensorSplit;
 using annotate::TransformRule;
 using graph::Arg;
+using operators::CallView;
+using operators::NamedArg;
+using operators::Record;
 using script::guarded;
 
 // Functions and tables of a registration, kept in the Lua registry.
@@ -97,14 +98,14 @@ std::shared_ptr<const graph::Graph> body_of(const Kept& fn, const CallView& call
     if (value.role == graph::Role::constant)
       call.fail("its body uses a tensor made outside of it; expected one of its arguments");
   for (const graph::Node& node : graph->nodes)
-    if (annotate::is_random(CallView(*graph, node)))
+    if (operators::is_random(CallView(*graph, node)))
       call.fail(
           fmt::format("its body draws random numbers ({}); expected a pure function", node.op));
   return graph;
 }
 
-annotate::Types types_of(const graph::Graph& body) {
-  annotate::Types out;
+operators::Types types_of(const graph::Graph& body) {
+  operators::Types out;
   for (const graph::Nest& nest : body.outputs)
     out.push_back(body.value(std::get<graph::ValueRef>(nest.node)).type);
   return out;
@@ -130,14 +131,14 @@ int push_described(lua_State* L, const CallView& call) {
   return count;
 }
 
-annotate::Texts texts_of(const Kept& what, const CallView& call) {
+operators::Texts texts_of(const Kept& what, const CallView& call) {
   lua_State* L = what.L;
   const int top = lua_gettop(L);
   what.push();
   if (lua_isfunction(L, -1)) {
     script::State::call(L, push_described(L, call), 1);
   }
-  annotate::Texts out;
+  operators::Texts out;
   if (lua_istable(L, -1)) {
     for (int i = 1; i <= static_cast<int>(lua_objlen(L, top + 1)); ++i) {
       lua_rawgeti(L, top + 1, i);
@@ -151,12 +152,12 @@ annotate::Texts texts_of(const Kept& what, const CallView& call) {
   return out;
 }
 
-annotate::Types inferred(const Kept& what, const CallView& call) {
+operators::Types inferred(const Kept& what, const CallView& call) {
   lua_State* L = what.L;
   const int top = lua_gettop(L);
   what.push();
   script::State::call(L, push_described(L, call), LUA_MULTRET);
-  annotate::Types out;
+  operators::Types out;
   for (int at = top + 1; at <= lua_gettop(L); ++at) {
     luaL_checktype(L, at, LUA_TTABLE);
     lua_getfield(L, at, "shape");
@@ -169,6 +170,17 @@ annotate::Types inferred(const Kept& what, const CallView& call) {
   }
   lua_settop(L, top);
   return out;
+}
+
+double counted(const Kept& what, const CallView& call) {
+  lua_State* L = what.L;
+  const int top = lua_gettop(L);
+  what.push();
+  script::State::call(L, push_described(L, call), 1);
+  if (!lua_isnumber(L, -1)) call.fail("`flops` returned no number");
+  const double flops = lua_tonumber(L, -1);
+  lua_settop(L, top);
+  return flops;
 }
 
 // 'R', 'V', 'D0', 'D1', …
@@ -230,21 +242,29 @@ Kept keep_field(lua_State* L, int table, const char* key) {
   return {L, luaL_ref(L, LUA_REGISTRYINDEX)};
 }
 
-// ({ name, annotation, body, infer, rules = {{input, dim, inputs, outputs, modify}} })
+// ({ name, annotation, body, infer, flops, kind, rules = {{input, dim, inputs, outputs, modify}} })
 int register_op(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
-  Registered op;
+  Record op;
   op.name = script::field_string(L, 1, "name", "");
   const Kept annotation = keep_field(L, 1, "annotation"), body = keep_field(L, 1, "body"),
              infer = keep_field(L, 1, "infer");
-  op.annotations = [annotation](const CallView& call) {
-    return annotation.ref == LUA_NOREF ? annotate::Texts{} : texts_of(annotation, call);
-  };
+  if (annotation.ref != LUA_NOREF)
+    op.annotations = [annotation](const CallView& call) { return texts_of(annotation, call); };
   if (body.ref != LUA_NOREF) {
     op.body = [body](const CallView& call) { return body_of(body, call); };
     op.infer = [body](const CallView& call) { return types_of(*body_of(body, call)); };
   } else if (infer.ref != LUA_NOREF) {
     op.infer = [infer](const CallView& call) { return inferred(infer, call); };
+  }
+  if (const Kept flops = keep_field(L, 1, "flops"); flops.ref != LUA_NOREF)
+    op.flops = [flops](const CallView& call) { return counted(flops, call); };
+  if (const std::string name = script::field_string(L, 1, "kind", ""); !name.empty()) {
+    const auto kind = operators::kind_from_name(name);
+    if (!kind)
+      fail(ErrorKind::usage, "[register_op] {}: kind is '{}'; expected one of {}", op.name, name,
+           operators::kind_names());
+    op.kind = *kind;
   }
   lua_getfield(L, 1, "rules");
   const int rules = lua_gettop(L);
@@ -263,7 +283,7 @@ int register_op(lua_State* L) {
     op.rules.push_back(std::move(rule));
     lua_pop(L, 1);
   }
-  annotate::register_op(std::move(op));
+  operators::register_record(std::move(op));
   return 0;
 }
 
@@ -284,7 +304,7 @@ int composite(lua_State* L) {
 }
 
 int registered(lua_State* L) {  // () → names
-  const auto names = annotate::registered_names();
+  const auto names = operators::registered_names();
   lua_createtable(L, static_cast<int>(names.size()), 0);
   for (size_t i = 0; i < names.size(); ++i) {
     script::push_string(L, names[i]);
@@ -304,7 +324,7 @@ int load_library(lua_State* L) {
 }  // namespace
 
 void add_register(lua_State* L) {
-  annotate::clear_registered();  // those of an earlier script of this thread
+  operators::clear_registered();  // those of an earlier script of this thread
   script::set_functions(L, {{"register_op", guarded<register_op>},
                             {"composite", guarded<composite>},
                             {"registered", guarded<registered>},

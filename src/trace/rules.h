@@ -4,14 +4,14 @@
 #include <string>
 #include <vector>
 
-#include "annotate/op_table.h"
+#include "operators/record.h"
 
 namespace nns::trace {
 
 // Throws a model Error for operators that read the data of a tensor (item, equal, …).
 void refuse_data_reader(const std::string& op);
 // Throws a model Error for calls whose result shapes depend on data (nonzero, a boolean index, …).
-void refuse_data_dependent(const annotate::CallView& call);
+void refuse_data_dependent(const operators::CallView& call);
 // Throws a model Error for operators whose random numbers come from hidden state.
 void refuse_random(const std::string& op, bool random);
 
@@ -19,7 +19,7 @@ void refuse_random(const std::string& op, bool random);
 // serves whatever lowering chooses: changes operator and arguments where that applies. `type_of`
 // gives types of values.
 void forget_strides(std::string& op, std::vector<graph::NamedArg>& args,
-                    const annotate::CallView::TypeOf& type_of);
+                    const operators::CallView::TypeOf& type_of);
 
 // Whether the call updates its running statistics (batch_norm and its kin in training mode).
 bool writes_statistics(const std::vector<graph::NamedArg>& args);

@@ -13,6 +13,7 @@
 #include "trace/probe.h"
 #include "trace/recorder.h"
 #include "trace/register.h"
+#include "trace/schemas.h"
 #include "trace/source.h"
 
 namespace nns::trace {
@@ -347,6 +348,7 @@ int open_module(lua_State* L) {
                             {"tracing", guarded<tracing>}});
   add_probe(L);
   add_register(L);
+  add_schemas(L);
   return 1;
 }
 

@@ -3,8 +3,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
-#include "annotate/registry.h"
 #include "base/error.h"
+#include "operators/record.h"
 #include "script/state.h"
 #include "trace/convert.h"
 #include "trace/recorder.h"
@@ -25,7 +25,7 @@ NamedArg* find(std::vector<NamedArg>& args, std::string_view name) {
 
 int Recorder::record_in_place(lua_State* L, const std::string& op, std::vector<NamedArg> args,
                               const std::vector<int>& handles) {
-  const auto functional = annotate::functional_form(op);
+  const auto functional = operators::functional_form(op);
   if (!functional || handles.empty() || handles[0] < 0)
     throw Error(
         ErrorKind::model,
@@ -43,7 +43,9 @@ int Recorder::record_in_place(lua_State* L, const std::string& op, std::vector<N
         "write to `x:detach():clone()`, or outside no_grad");
   consumed_[static_cast<size_t>(before.id)] = true;  // `x[0] = v` makes a view only to write to it
   const TensorType type = type_of(before);
-  const int value = fit(in_place_value(op, *functional, args), type, op);
+  const operators::Record* record = operators::find(*functional);
+  const bool casts = record != nullptr && record->overwrite && record->overwrite->casts;
+  const int value = fit(in_place_value(op, *functional, args), type, op, casts);
   places_.write(target, value, describe(site_));
   if (auto& traced = traced_for(target)) traced->requires_grad = type_requires_grad(value);
   lua_pushnil(L);  // the door returns the caller's own tensor
@@ -55,9 +57,9 @@ int Recorder::in_place_value(const std::string& op, const std::string& functiona
                              std::vector<NamedArg>& args) {
   const ValueRef self = std::get<ValueRef>(args[0].value);
   const TensorType type = type_of(self);
-  const bool copies = op == "aten::copy_";
-  const NamedArg* filler = find(args, copies ? "src" : "value");
-  if (op == "aten::zero_" || (filler != nullptr && (copies || op.starts_with("aten::fill_")))) {
+  const operators::Record* record = operators::find(functional);
+  if (record != nullptr && record->overwrite) {
+    const NamedArg* filler = find(args, record->overwrite->content);
     const Arg content = filler != nullptr ? filler->value : Arg(int64_t{0});
     if (const auto* ref = std::get_if<ValueRef>(&content)) {
       const Shape shape = type_of(*ref).shape;
@@ -89,7 +91,7 @@ int Recorder::in_place_value(const std::string& op, const std::string& functiona
   return emit_one(functional, std::move(matched));
 }
 
-int Recorder::fit(int value, const TensorType& type, const std::string& op) {
+int Recorder::fit(int value, const TensorType& type, const std::string& op, bool casts) {
   const TensorType now = type_of({value});
   if (now.shape != type.shape)
     fail(ErrorKind::model, "[trace.write] {} makes {}, which does not fit into {}", op,
@@ -98,7 +100,7 @@ int Recorder::fit(int value, const TensorType& type, const std::string& op) {
   const auto rank = [](DType t) {
     return t == DType::boolean ? 0 : is_complex(t) ? 3 : is_floating(t) ? 2 : 1;
   };
-  if (op != "aten::copy_" && rank(now.dtype) > rank(type.dtype))
+  if (!casts && rank(now.dtype) > rank(type.dtype))
     fail(ErrorKind::model, "[trace.write] {} makes {}, which cannot be kept in {}", op,
          to_string(now), to_string(type));
   return emit_one("aten::to.dtype", {{"self", ValueRef{value}},

@@ -1,6 +1,7 @@
 -- docs/annotations.md lists what the operator table says. Where the page is old:
 --   NNSCALER_UPDATE=1 build/nnscaler test tests/lua/annotations_page_spec.lua
 local C = require 'nnscaler._C.graph'
+local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local lower = require 'nnscaler._C.lower'
 local samples = require 'nnscaler.verify.samples'
@@ -25,18 +26,31 @@ local function annotations(calls)
   return list
 end
 
+-- What the page says of an operator.
+local function line(name, calls, derivative)
+  local list = annotations(calls)
+  return ('| `%s` | %s | %s |\n'):format(name:gsub('^aten::', ''),
+    #list == 0 and 'never split' or table.concat(list, '<br>'):gsub('|', '\\|'),
+    words[derivative])
+end
+
 local function lines()
   local rules, calls, out = {}, samples.all(1), {}
   for _, rule in ipairs(lower.rules()) do rules[rule.op] = rule.kind end
   for _, row in ipairs(C.ops()) do
-    local list = annotations(calls[row.name])
-    local derivative = words[rules[row.name] or rules[row.name:match '^[^.]+'] or
-      (row.constant or row.random) and 'constant' or 'autograd']
-    out[#out + 1] = ('| `%s` | %s | %s |\n'):format(row.name:gsub('^aten::', ''),
-      #list == 0 and 'never split' or table.concat(list, '<br>'):gsub('|', '\\|'), derivative)
+    out[#out + 1] = line(row.name, calls[row.name], rules[row.name] or
+      rules[row.name:match '^[^.]+'] or (row.constant or row.random) and 'constant' or 'autograd')
   end
   return table.concat(out)
 end
+
+it('an operator of a script has its line as one of the system has', function()
+  local spec = require 'tests.lua.support.own_ops' and
+    require('nnscaler.register_op').specs['tests_library::cube'].spec
+  local calls = { { op = 'tests_library::cube', args = spec.inputs(T.generator(1)) } }
+  assert.equal('| `tests_library::cube` | `a b -> a b` | autograd |\n',
+    line('tests_library::cube', calls, 'autograd'))
+end)
 
 it('docs/annotations.md shows the operator table', function()
   local page = 'docs/annotations.md'

@@ -72,6 +72,24 @@ describe('a registered operator', function()
     end)
   end
 
+  it('says in one table how it is traced, counted and taken by policies', function()
+    local op = register_op('tests::weighted', {
+      annotation = 'n k+, h k+ -> n h', kind = 'linear',
+      flops = function(x, w) return 3 * x.shape[1] * x.shape[2] * w.shape[1] end,
+      body = function(x, w) return x:matmul(w:t()) * 1 end,
+    })
+    local plain = register_op('tests::plain', { body = function(x) return x * 2 end })
+    local graph = trace(function(a, b) return plain(op(a, b)) end, { T.zeros { 4, 6 },
+      T.zeros { 5, 6 } }, { training = false, arg_names = { 'a', 'b' } })
+    local nodes = graph:nodes()
+    assert.same({ 'linear', '' }, { nodes[1].kind, nodes[2].kind })
+    assert.equal(3 * 4 * 6 * 5, graph:flops(0))
+    assert.equal('n k+, h k+ -> n h', graph:splits(0).annotation)
+    assert.equal(4 * 5, graph:flops(1)) -- one per element
+    assert.is_nil(graph:splits(1).annotation)
+    assert.matches('node 2; expected 0 to 1', message(graph.flops, graph, 2), 1, true)
+  end)
+
   it('may be one of a shared library', function()
     local report = verify.check('tests_library::cube', place)
     assert.same({}, report.problems)
@@ -113,6 +131,8 @@ describe('a registered operator', function()
       body = function(...) return ... end }))
     assert.matches("'S' is not a split; expected R, V or D", refused('tests::x', {
       body = body, rules = { { input = 0, dim = 0, inputs = { 'S' }, outputs = { 'R' } } } }))
+    assert.matches("kind is 'lineal'; expected one of sum, linear, embedding, class_loss",
+      refused('tests::x', { body = body, kind = 'lineal' }), 1, true)
     assert.matches('none.so', refused('tests::x', { library = '/tmp/none.so' }))
     assert.matches("'tests::none' is not registered", message(verify.check, 'tests::none', place))
     assert.matches("'tests::two' has no `inputs`", message(verify.check, 'tests::two', place))

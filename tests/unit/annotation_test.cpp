@@ -4,12 +4,13 @@
 #include <catch2/catch.hpp>
 
 #include "annotate/grammar.h"
-#include "annotate/rows.h"
 #include "base/error.h"
+#include "operators/family.h"
 
 using namespace nns;
 using namespace nns::annotate;
 using Catch::Contains;
+using operators::reshape_text;
 using Kind = TensorSplit::Kind;
 
 namespace {

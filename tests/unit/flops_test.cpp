@@ -4,7 +4,7 @@
 #include <set>
 #include <sstream>
 
-#include "annotate/op_table.h"
+#include "operators/record.h"
 #include "support/operator_cases.h"
 
 using namespace nns;
@@ -15,13 +15,13 @@ namespace {
 // Of the last call of a case.
 double flops_of(const OperatorCase& c) {
   const graph::Graph g = calls_of(c);
-  return annotate::flops(annotate::CallView(g, g.nodes.back()));
+  return operators::flops(operators::CallView(g, g.nodes.back()));
 }
 
 // Operators whose count is their own, not one an element of the result.
 std::set<std::string> counted() {
   std::set<std::string> out;
-  for (const annotate::OpInfo* row : annotate::all_ops())
+  for (const operators::Record* row : operators::all_records())
     if (row->flops != nullptr) out.emplace(row->name);
   return out;
 }

@@ -3,66 +3,18 @@
 #include <map>
 
 #include "annotate/grammar.h"
-#include "annotate/op_table.h"
 #include "base/error.h"
+#include "call.h"
+#include "operators/record.h"
+#include "operators/split.h"
 
 using namespace nns;
 using namespace nns::annotate;
+using namespace nns::operators;
 using Catch::Contains;
 using graph::ValueRef;
+using tests::Call;
 using Ints = std::vector<int64_t>;
-
-namespace {
-
-// A call under construction: tensors are given by type.
-struct Call {
-  std::string op;
-  std::vector<NamedArg> args;
-  std::vector<TensorType> types;
-
-  explicit Call(std::string name) : op(std::move(name)) {}
-  Call& tensor(const char* name, Shape shape, DType dtype = DType::f32) {
-    types.push_back({std::move(shape), dtype});
-    args.push_back({name, ValueRef{static_cast<int>(types.size()) - 1}});
-    return *this;
-  }
-  Call& tensors(const char* name, std::vector<Shape> shapes) {
-    std::vector<ValueRef> refs;
-    for (Shape& shape : shapes) {
-      types.push_back({std::move(shape), DType::f32});
-      refs.push_back({static_cast<int>(types.size()) - 1});
-    }
-    args.push_back({name, refs});
-    return *this;
-  }
-  Call& arg(const char* name, Arg value) {
-    args.push_back({name, std::move(value)});
-    return *this;
-  }
-  CallView view() const {
-    return CallView(op, args, [this](int id) -> const TensorType& { return types.at(id); });
-  }
-  std::string types_text() const {
-    std::string out;
-    for (const TensorType& t : infer(view())) out += (out.empty() ? "" : " ") + to_string(t);
-    return out;
-  }
-  std::string failure() const {
-    try {
-      infer(view());
-    } catch (const Error& e) {
-      CHECK(e.kind() == ErrorKind::model);
-      return e.message();
-    }
-    return "no error";
-  }
-  std::string note() const {
-    const Texts texts = annotations(view());
-    return texts.empty() ? "" : texts[0];
-  }
-};
-
-}  // namespace
 
 TEST_CASE("promotion ranks tensors with dims before 0-dim ones before numbers") {
   const TensorType i64{{2}, DType::i64}, f16{{2}, DType::f16}, f64_0{{}, DType::f64},
@@ -288,11 +240,10 @@ TEST_CASE("flops and bytes of a matrix product") {
 }
 
 TEST_CASE("fixed annotation texts of all rows parse") {
-  for (const OpInfo* row : all_ops()) {
+  for (const Record* row : all_records()) {
     INFO(row->name);
-    CHECK(row->infer != nullptr);
     if (const auto* texts = std::get_if<Texts>(&row->annotations))
       for (const std::string& text : *texts) CHECK(Annotation::parse(text).text() == text);
   }
-  CHECK(all_ops().size() > 250);
+  CHECK(all_records().size() > 250);
 }

@@ -37,6 +37,7 @@ function M.Linear:forward(x) return aten.linear(x, self.weight, self.bias) end
 -- Several linear layers in one product. The rows of all layers are cut alike, so that heads of
 -- query, key and value stay together.
 local fused_linear = register_op('nnscaler::fused_linear', {
+  kind = 'linear',
   annotation = function(_, weight, bias)
     local results = {}
     for i = 1, weight.shape[1] do results[i] = '* n' end

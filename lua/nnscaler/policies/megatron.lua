@@ -29,8 +29,7 @@ local function is_cut(what) return type(what) == 'number' end
 
 -- Whether a node is a linear layer with a weight of its own, or several layers of one input as one.
 function Layout:is_linear(node)
-  local is_one = node.name == 'linear' or node.op == 'nnscaler::fused_linear'
-  local weight = is_one and self.values[node.inputs[2] + 1]
+  local weight = node.kind == 'linear' and self.values[node.inputs[2] + 1]
   return weight and weight.role == 'parameter' and #weight.shape >= 2
 end
 
@@ -57,7 +56,7 @@ function Layout:follow(node, cut)
         local clash = cut[other] and wanted ~= cut[other]
         if clash or is_cut(wanted) and not cut[other] and not free then
           -- A stream to which results are added is whole: nothing that the user could change.
-          if node.name == 'add' and same(value.shape, self.values[id + 1].shape) then return nil end
+          if node.kind == 'sum' and same(value.shape, self.values[id + 1].shape) then return nil end
           return nil, nil, ('%s reads operand %d, %s, which is not cut into %d parts with the '
             .. 'others'):format(place_of(node), k - 1, shape_of(value), self.parts)
         end
@@ -101,7 +100,7 @@ function Layout:columns(linears)
         ends = ends + 1
       elseif is_cut(split.outputs[1]) then
         mark(node, split)
-      elseif node.name == 'cross_entropy_loss' and split.outputs[1] == 'replicate' then
+      elseif node.kind == 'class_loss' and split.outputs[1] == 'replicate' then
         if not self.vocab_parallel then return nil end
         ends = ends + 1
       else
@@ -150,7 +149,7 @@ end
 function Layout:cut_table()
   local most, longest = 0, {}
   for _, node in ipairs(self.graph:nodes()) do
-    if node.name == 'embedding' then
+    if node.kind == 'embedding' then
       local rows = self.values[node.inputs[1] + 1].shape[1]
       if rows > most then most, longest = rows, {} end
       if rows == most then longest[#longest + 1] = node end

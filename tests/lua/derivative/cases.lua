@@ -28,9 +28,35 @@ local function maker(seed)
   return m
 end
 
+-- Draws from a generator, which a trace refuses.
+local function has_generator(call)
+  local named = call.args[#call.args]
+  return type(named) == 'table' and named.generator ~= nil
+end
+
+-- The example calls of `verify` for operators whose results never have gradients, as far as they
+-- take a tensor that could have one. Autograd's may be zeros.
+local function add_constants(rows, seed)
+  local samples = require('nnscaler.verify.samples').all(seed)
+  local harness = require 'tests.lua.derivative.harness'
+  for _, rule in ipairs(require('nnscaler._C.lower').rules()) do
+    if rule.kind == 'constant' and not rows[rule.op] then
+      local list = {}
+      for _, call in ipairs(samples[rule.op] or {}) do
+        local usable = not call.types_only and not has_generator(call)
+        if usable and #harness.candidates(call) > 0 then
+          list[#list + 1] = { op = call.op, args = call.args, constant = true }
+        end
+      end
+      rows[rule.op] = #list > 0 and list or nil
+    end
+  end
+end
+
 ---@param seed integer
+---@param constants? boolean with those of operators whose results never have gradients
 ---@return table<string, table[]>
-function M.all(seed)
+function M.all(seed, constants)
   local m = maker(seed)
   local rows = {}
   local function full(name) return name:find '::' and name or 'aten::' .. name end
@@ -52,6 +78,7 @@ function M.all(seed)
   for _, family in ipairs(M.families) do
     require('tests.lua.derivative.' .. family)(add, m)
   end
+  if constants then add_constants(rows, seed) end
   return rows
 end
 

@@ -22,6 +22,10 @@ return function(add, m)
   add('hardswish hardsigmoid', { t(A, B) * 3 })
   add('gelu', { f(A, B), { approximate = 'tanh' } }, { m.f32(A, B), tolerance = 1e-5 },
     { m.f32(A, B), { approximate = 'tanh' }, tolerance = 1e-5 })
+  local gelu = require('nnscaler.ops').aten.gelu
+  add('nnscaler::gelu', { f(A, B), reference = gelu },
+    { f(A, B), { approximate = 'tanh' }, reference = gelu },
+    { m.f32(A, B), tolerance = 1e-5, reference = gelu })
   add('softplus', { f(A, B), 2, 0.5 }, { f(A, B) * 30 })
   add('elu', { f(A, B), 0.5, 2, 1.5 }, { t(A, B), 2 })
   add('celu', { f(A, B), 0.7, tolerance = 1e-7 }, { t(A, B), 2 }) -- autograd rounds alpha
@@ -74,8 +78,8 @@ return function(add, m)
     { t(A, B), t(A, B) }, { f(2, 1, B), f(A, 1) })
   add('masked_fill', { f(A, B), b(A, B), 2.5 }, { f(A, B), b(B), T.scalar(1.5, 'float64') },
     { f(A, 1), b(A, B), f() }, { f(0, B), b(B), 1 }, { f(B), b(A, B), 0 })
-  add('fill.Scalar', { op = 'fill.Scalar', f(A, B), 1.5 }, { op = 'fill.Scalar', f(0), 1 })
-  add('fill.Tensor', { op = 'fill.Tensor', f(A, B), f() })
+  add('fill', { op = 'fill.Scalar', f(A, B), 1.5 }, { op = 'fill.Scalar', f(0), 1 })
+  add('fill', { op = 'fill.Tensor', f(A, B), f() })
   add('lerp', { f(A, B), f(A, B), 0.3 }, { f(A, B), f(B), 0.8 }, { f(A, B), f(B), pos(A, 1) },
     { f(2, 1, B), f(A, 1), pos(B) }, { f(0, B), f(0, B), pos(B) }, { f(A), f(A), 0 })
   add('addcmul addcdiv', { f(A, B), f(A, B), pos(B) }, { f(A), f(A), pos(A), { value = 2.5 } },

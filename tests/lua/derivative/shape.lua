@@ -31,8 +31,9 @@ return function(add, m)
   add('mT', { f(2, A, B) }, { f(A, B) })
   add('repeat', { f(A, B), { 2, 1, 3 } }, { f(A, B), { 1, 2 } }, { f(A), { 0 } }, { f(), { 3 } },
     { f(0, B), { 2, 2 } }, { f(A), { 2, 0 } })
-  add('repeat_interleave.self_int', { f(A, B), 3 }, { f(A, B), 2, 1 }, { f(A, B), 2, -2 },
-    { f(A), 0 }, { f(0, B), 2, 1 })
+  add('repeat_interleave', { op = '*.self_int', f(A, B), 3 }, { op = '*.self_int', f(A, B), 2, 1 },
+    { op = '*.self_int', f(A, B), 2, -2 },
+    { op = '*.self_int', f(A), 0 }, { op = '*.self_int', f(0, B), 2, 1 })
   add('cat', { { f(A, B), f(2, B) } }, { { f(A, B), f(A, 2), f(A, 1) }, -1 },
     { { f(A, B), f(0) } }, { { f(A), f(0) } }, { { f(A, B) } }, { { f(A, 0), f(A, B) }, 1 },
     { { m.f32(A), f(A) } }, { { f(A), m.i(3, A) } }, { { z(A), f(A) } })

@@ -5,7 +5,7 @@
 #include <map>
 #include <stdexcept>
 
-#include "annotate/op_table.h"
+#include "operators/record.h"
 
 namespace nns::test {
 
@@ -289,10 +289,10 @@ class Reader {
   }
 
   void infer(const Node& n, const Cursor& c) {
-    const annotate::CallView call(g_, n);
-    const auto types = annotate::infer(call);
+    const operators::CallView call(g_, n);
+    const auto types = operators::infer(call);
     if (types.size() != n.outputs.size()) c.fail(std::to_string(types.size()) + " results");
-    const annotate::OpInfo* info = annotate::find(n.op);
+    const operators::Record* info = operators::find(n.op);
     bool grad = n.context.grad_enabled && !info->constant;
     bool any = false;
     for (int id : inputs_of(n)) any = any || value(id).requires_grad;
@@ -323,8 +323,8 @@ std::vector<int> add_call(Graph& graph, const std::string& op, std::vector<Named
   n.context = std::move(context);
   for (const Node& other : graph.nodes)
     if (other.op == op && other.module == module) ++n.ordinal;
-  const auto types = annotate::infer(annotate::CallView(graph, n));
-  const annotate::OpInfo* info = annotate::find(op);
+  const auto types = operators::infer(operators::CallView(graph, n));
+  const operators::Record* info = operators::find(op);
   bool grad = false;
   for (int id : inputs_of(n)) grad = grad || graph.value({id}).requires_grad;
   grad = grad && n.context.grad_enabled && !info->constant;

@@ -315,7 +315,7 @@ class Rank {
   void finish(const Instr& instr) {
     if (instr.kind == InstrKind::call) {
       measured.peak = std::max(measured.peak, held(pass()));
-      if (is_in_place(instr.op)) pass().slots.erase(reads(instr)[0]);
+      if (is_in_place(instr)) pass().slots.erase(reads(instr)[0]);
     }
     ++next_;
     posted_ = false;

@@ -1,0 +1,263 @@
+// Records of convolutions, pooling and resampling. Batch and channels are spatial, sizes of the
+// image stay whole (windows reach over a cut).
+#include <cmath>
+
+#include "operators/family.h"
+
+namespace nns::operators {
+namespace {
+
+std::string number(int64_t x) {
+  return std::to_string(x);
+}
+
+int64_t at_or_last(const std::vector<int64_t>& list, size_t i, int64_t if_empty) {
+  return list.empty() ? if_empty : list[std::min(i, list.size() - 1)];
+}
+
+// --- convolutions --------------------------------------------------------------------------------
+
+struct Conv {
+  const TensorType *input, *weight;
+  bool batched, transposed;
+  int64_t groups;
+  size_t space;  // axes of the image
+};
+Conv conv_of(const CallView& call) {
+  Conv c{&call.tensor("input"),      &call.tensor("weight"),    true,
+         call.boolean("transposed"), call.integer("groups", 1), 0};
+  if (call.base().starts_with("aten::conv_transpose")) c.transposed = true;
+  const Shape &in = c.input->shape, &w = c.weight->shape;
+  c.batched = in.size() == w.size();
+  if (w.size() < 3 || in.size() + 1 < w.size() || in.size() > w.size())
+    misfit(call, *c.input, *c.weight, "[batch, channels, …] and [out, in, …] of as many axes");
+  if (c.input->dtype != c.weight->dtype) misfit(call, *c.input, *c.weight, "one dtype");
+  c.space = w.size() - 2;
+  const int64_t have = in[c.batched ? 1 : 0];
+  const int64_t want = c.transposed ? w[0] : w[1] * c.groups;
+  if (have != want || c.groups < 1 || w[0] % c.groups != 0)
+    misfit(call, *c.input, *c.weight, fmt::format("{} input channels ({} groups)", want, c.groups));
+  return c;
+}
+Shape conv_shape(const CallView& call, const Conv& c) {
+  const Shape &in = c.input->shape, &w = c.weight->shape;
+  const auto stride = call.ints("stride"), dilation = call.ints("dilation");
+  const auto* padding = call.find("padding");
+  const bool named = padding != nullptr && std::holds_alternative<std::string>(*padding);
+  const bool keep = named && call.text("padding") == "same";
+  const auto pad = named ? std::vector<int64_t>{} : call.ints("padding");
+  const auto extra = call.ints("output_padding");
+  Shape out;
+  if (c.batched) out.push_back(in[0]);
+  out.push_back(c.transposed ? w[1] * c.groups : w[0]);
+  for (size_t i = 0; i < c.space; ++i) {
+    const int64_t size = in[in.size() - c.space + i];
+    const int64_t s = at_or_last(stride, i, 1), d = at_or_last(dilation, i, 1);
+    const int64_t p = at_or_last(pad, i, 0), reach = d * (w[2 + i] - 1);
+    int64_t length = keep ? size : (size + 2 * p - reach - 1) / s + 1;
+    if (c.transposed) length = (size - 1) * s - 2 * p + reach + at_or_last(extra, i, 0) + 1;
+    if (!keep && !c.transposed && size + 2 * p - reach < 1)
+      misfit(call, *c.input, *c.weight, "a window no larger than the padded image");
+    out.push_back(length);
+  }
+  return out;
+}
+Types convolution(const CallView& call) {
+  const Conv c = conv_of(call);
+  const Shape out = conv_shape(call, c);
+  if (const TensorType* bias = call.maybe_tensor("bias"))
+    if (bias->shape != Shape{out[c.batched ? 1 : 0]})
+      misfit(call, *c.weight, *bias, fmt::format("a bias of shape [{}]", out[c.batched ? 1 : 0]));
+  return {{out, c.input->dtype}};
+}
+// Dims of the image in numbers, behind the given leading ones.
+DimTexts with_space(DimTexts lead, const Shape& shape, size_t space) {
+  for (size_t i = shape.size() - space; i < shape.size(); ++i) lead.push_back(number(shape[i]));
+  return lead;
+}
+struct ConvDims {
+  DimTexts input, weight, bias, output;
+};
+// Input channels sum up (frozen under a bias); groups split by the argument of their name.
+ConvDims conv_dims(const Conv& c, const Shape& out, std::string_view batch_mark,
+                   std::string_view in_mark, std::string_view out_mark) {
+  const std::string n = "n" + std::string(batch_mark), ch = "c" + std::string(in_mark),
+                    o = "o" + std::string(out_mark);
+  DimTexts lead_in, lead_out, w = c.transposed ? DimTexts{ch, o} : DimTexts{o, ch};
+  if (c.batched) lead_in = lead_out = {n};
+  ConvDims d;
+  d.bias = {o};
+  if (c.groups == 1) {
+    lead_in.push_back(ch);
+    lead_out.push_back(o);
+  } else {
+    lead_in.push_back("(groups c^)");
+    lead_out.push_back("(groups o^)");
+    w = c.transposed ? DimTexts{"(groups c^)", "o^"} : DimTexts{"(groups o^)", "c^"};
+    d.bias = {"(groups o^)"};
+  }
+  d.input = with_space(lead_in, c.input->shape, c.space);
+  d.weight = with_space(w, c.weight->shape, c.space);
+  d.output = with_space(lead_out, out, c.space);
+  return d;
+}
+Texts convolution_text(const CallView& call) {
+  const Conv c = conv_of(call);
+  const bool bias = call.has("bias");
+  const ConvDims d = conv_dims(c, conv_shape(call, c), "", bias ? "^" : "+", "");
+  std::vector<DimTexts> in = {d.input, d.weight};
+  if (bias) in.push_back(d.bias);
+  return {annotation(in, {d.output})};
+}
+double convolution_flops(const CallView& call) {
+  const Conv c = conv_of(call);
+  const Shape& small = c.transposed ? c.input->shape : conv_shape(call, c);
+  const double window =
+      static_cast<double>(numel(c.weight->shape)) / static_cast<double>(c.weight->shape[0]);
+  return 2 * static_cast<double>(numel(small)) * window;
+}
+Types convolution_backward(const CallView& call) {
+  const Conv c = conv_of(call);
+  const TensorType& grad = call.tensor("grad_output");
+  if (grad.shape != conv_shape(call, c))
+    misfit(call, grad, *c.input, "a gradient of shape " + to_string(conv_shape(call, c)));
+  const auto mask = call.bools("output_mask");
+  const TensorType bias{{grad.shape[c.batched ? 1 : 0]}, grad.dtype};
+  Types out = {*c.input, *c.weight, bias};
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!mask.at(i)) out[i] = undefined_output(grad.dtype);
+  return out;
+}
+// Gradients of weight and bias sum over the batch, that of the input over output channels; the
+// latter stay whole when bias_sizes spells their number.
+Texts convolution_backward_text(const CallView& call) {
+  const Conv c = conv_of(call);
+  if (c.groups != 1) return {};
+  const ConvDims d =
+      conv_dims(c, call.tensor("grad_output").shape, "+", "", call.has("bias_sizes") ? "^" : "+");
+  const auto mask = call.bools("output_mask");
+  std::vector<DimTexts> out = {d.input, d.weight, d.bias};
+  for (size_t i = 0; i < out.size(); ++i)
+    if (!mask.at(i)) out[i] = {"0"};
+  return {annotation({d.output, d.input, d.weight}, out)};
+}
+double convolution_backward_flops(const CallView& call) {
+  return 2 * convolution_flops(call);
+}
+
+// --- pooling -------------------------------------------------------------------------------------
+
+size_t pooled_axes(const CallView& call) {
+  return call.base().find("1d") != std::string_view::npos ? 1 : 2;
+}
+
+Shape check_image(const CallView& call) {
+  const TensorType& self = first(call);
+  const size_t space = pooled_axes(call);
+  if (self.shape.size() < space + 1 || self.shape.size() > space + 2)
+    call.fail(fmt::format("{}; expected [batch, channels, …] with {} axes of the image",
+                          to_string(self), space));
+  return self.shape;
+}
+Types pool(const CallView& call) {
+  Shape out = check_image(call);
+  const size_t space = pooled_axes(call);
+  const auto kernel = call.ints("kernel_size"), pad = call.ints("padding"),
+             dilation = call.ints("dilation");
+  auto stride = call.ints("stride");
+  if (stride.empty()) stride = kernel;
+  for (size_t i = 0; i < space; ++i) {
+    int64_t& size = out[out.size() - space + i];
+    const int64_t s = at_or_last(stride, i, 1), p = at_or_last(pad, i, 0);
+    const int64_t room =
+        size + 2 * p - at_or_last(dilation, i, 1) * (at_or_last(kernel, i, 1) - 1) - 1;
+    if (room < 0 || s < 1)
+      call.fail(fmt::format("windows {} do not fit {}", to_string(kernel), to_string(first(call))));
+    const bool ceil = call.boolean("ceil_mode");
+    int64_t count = (room + (ceil ? s - 1 : 0)) / s + 1;
+    if (ceil && (count - 1) * s >= size + p) --count;  // the last window starts inside
+    size = count;
+  }
+  return {{out, first(call).dtype}};
+}
+Types pool_with_indices(const CallView& call) {
+  const TensorType out = pool(call)[0];
+  return {out, {out.shape, DType::i64}};
+}
+Types adaptive_pool(const CallView& call) {
+  Shape out = check_image(call);
+  const size_t space = pooled_axes(call);
+  const auto size = call.ints("output_size");
+  for (size_t i = 0; i < space; ++i) out[out.size() - space + i] = at_or_last(size, i, 1);
+  return {{out, first(call).dtype}};
+}
+Types like_self(const CallView& call) {
+  return {call.tensor("self")};
+}
+// Batch and channels spatial in every tensor.
+Texts image_text(const CallView& call) {
+  const auto name = [&call](const TensorType& t) {
+    const size_t lead = t.shape.size() - std::min(t.shape.size(), pooled_axes(call));
+    return with_space(letters(lead), t.shape, t.shape.size() - lead);
+  };
+  std::vector<DimTexts> in, out;
+  for (const TensorType* t : call.operands()) in.push_back(name(*t));
+  for (const TensorType& t : infer(call)) out.push_back(name(t));
+  return {annotation(in, out)};
+}
+double pool_flops(const CallView& call) {
+  double window = 1;
+  const auto kernel = call.ints("kernel_size");
+  for (size_t i = 0; i < pooled_axes(call); ++i)
+    window *= static_cast<double>(at_or_last(kernel, i, 1));
+  return window * static_cast<double>(numel(infer(call)[0].shape));
+}
+
+// --- resampling ----------------------------------------------------------------------------------
+
+Types upsample(const CallView& call) {
+  Shape out = check_image(call);
+  const auto size = call.ints("output_size");
+  const auto scales = call.reals("scale_factors");
+  for (size_t i = 0; i < 2; ++i) {
+    int64_t& length = out[out.size() - 2 + i];
+    if (!size.empty())
+      length = size.at(i);
+    else
+      length = static_cast<int64_t>(std::floor(static_cast<double>(length) * scales.at(i)));
+  }
+  return {{out, first(call).dtype}};
+}
+Types upsample_backward(const CallView& call) {
+  return {{call.ints("input_size"), call.tensor("grad_output").dtype}};
+}
+
+}  // namespace
+
+void add_spatial(Records& records) {
+  records.add({"aten::conv1d", "aten::conv2d", "aten::conv3d", "aten::convolution",
+               "aten::conv_transpose1d", "aten::conv_transpose2d", "aten::conv_transpose3d"},
+              {.infer = convolution, .annotations = convolution_text, .flops = convolution_flops});
+  records.add({"aten::convolution_backward"}, {.infer = convolution_backward,
+                                               .annotations = convolution_backward_text,
+                                               .flops = convolution_backward_flops});
+
+  records.add({"aten::max_pool1d", "aten::max_pool2d", "aten::avg_pool1d", "aten::avg_pool2d"},
+              {.infer = pool, .annotations = image_text, .flops = pool_flops});
+  records.add({"aten::max_pool2d_with_indices"},
+              {.infer = pool_with_indices, .annotations = image_text, .flops = pool_flops});
+  records.add(
+      {"aten::adaptive_avg_pool1d", "aten::adaptive_avg_pool2d", "aten::_adaptive_avg_pool2d"},
+      {.infer = adaptive_pool, .annotations = image_text});
+  records.add({"aten::max_pool2d_with_indices_backward", "aten::avg_pool2d_backward",
+               "aten::_adaptive_avg_pool2d_backward"},
+              {.infer = like_self, .annotations = image_text});
+
+  records.add({"aten::upsample_nearest2d", "aten::upsample_bilinear2d"},
+              {.infer = upsample, .annotations = image_text});
+  // The argument input_size spells the whole shape: not split.
+  records.add({"aten::upsample_nearest2d_backward", "aten::upsample_bilinear2d_backward"},
+              {.infer = upsample_backward});
+}
+
+}  // namespace nns::operators
