@@ -1,4 +1,5 @@
-"""Writes the Lua library as C++ text: embed_lua.py LUA_FOLDER OUTPUT. Rewrites only what changed."""
+"""Writes the Lua library as C++ text: embed_lua.py LUA_FOLDER OUTPUT. Leaves out stubs (`---@meta`),
+which only editors read. Rewrites only what changed."""
 import os
 import sys
 
@@ -14,7 +15,9 @@ for root, dirs, names in os.walk(folder):
         if module.endswith(".init"):
             module = module[:-5]
         with open(os.path.join(root, name), "rb") as f:
-            rows.append((module, path, f.read()))
+            text = f.read()
+        if not text.startswith(b"---@meta"):
+            rows.append((module, path, text))
 
 out = ['#include "script/library.h"', "namespace nns::script {", "const EmbeddedFile kEmbedded[] = {"]
 for module, path, text in sorted(rows):

@@ -1,0 +1,123 @@
+---@meta nnscaler._C.checkpoint
+--- safetensors files as tensors, and the writer of checkpoints (src/checkpoint). All failures are
+--- state errors that name the file.
+
+---@class nnscaler._C.checkpoint
+---@field version integer of the format of checkpoints
+local checkpoint = {}
+
+--- An open safetensors file.
+---@class nnscaler.SafetensorsFile
+local SafetensorsFile = {}
+
+--- Writes checkpoints, at most one at a time.
+---@class nnscaler.CheckpointWriter
+local CheckpointWriter = {}
+
+--- Keeps other runs out of a save folder until it is released.
+---@class nnscaler.CheckpointClaim
+local CheckpointClaim = {}
+
+---@class nnscaler.CheckpointPiece
+---@field file string of the checkpoint
+---@field parameter string name of the weight
+---@field state? string of the optimizer; '' for the weight itself
+---@field kind? 'parameter'|'buffer' 'parameter' by default
+---@field data nnscaler.Tensor
+---@field shape? integer[] of the whole, that of `data` by default
+---@field slice? integer[][] { start, stop } per dimension, the whole by default
+
+---@class nnscaler.CheckpointRequest
+---@field save_dir string
+---@field epoch integer
+---@field step integer
+---@field pieces nnscaler.CheckpointPiece[]
+---@field state? string JSON of the trainer's state, '{}' by default
+---@field aliases? string[] alias, name, alias, name, …
+---@field pointers? string[] links that move to this checkpoint, as 'last'
+---@field keep? integer newest checkpoints to keep; 0: all
+---@field background? boolean whether a thread writes from a copy
+
+--- Opens a safetensors file.
+---@param path string
+---@return nnscaler.SafetensorsFile
+function checkpoint.read_safetensors(path) end
+
+--- Writes a safetensors file at once, under its name when it is whole.
+---@param path string
+---@param tensors { [1]: string, [2]: nnscaler.Tensor }[] name and tensor of each
+---@param metadata? table<string, string>
+function checkpoint.write_safetensors(path, tensors, metadata) end
+
+--- A writer of checkpoints.
+---@return nnscaler.CheckpointWriter
+function checkpoint.writer() end
+
+--- Whole checkpoints of a save folder, oldest first.
+---@param save_dir string
+---@return { name: string, epoch: integer, step: integer }[]
+function checkpoint.list(save_dir) end
+
+--- Keeps other runs out of a save folder; an error where another run has it.
+---@param save_dir string made where it is not there
+---@return nnscaler.CheckpointClaim
+function checkpoint.claim(save_dir) end
+
+--- A path without links.
+---@param path string
+---@return string|nil path nil where nothing is there
+function checkpoint.real_path(path) end
+
+--- Lets a link in a save folder name a checkpoint.
+---@param save_dir string
+---@param pointer string the link, as 'last'
+---@param name string of the checkpoint
+function checkpoint.point(save_dir, pointer, name) end
+
+--- XXH64 of bytes.
+---@param text string
+---@return string digits 16 hexadecimal digits
+function checkpoint.checksum(text) end
+
+--- Names of its tensors, in the order of the data.
+---@return string[]
+function SafetensorsFile:names() end
+
+--- What the file says of a tensor.
+---@param name string
+---@return { dtype: string, shape: integer[], bytes: integer }|nil info nil where it has none
+function SafetensorsFile:info(name) end
+
+--- Texts that stand beside the tensors.
+---@return table<string, string>
+function SafetensorsFile:metadata() end
+
+--- XXH64 of a tensor's bytes.
+---@param name string
+---@return string digits 16 hexadecimal digits
+function SafetensorsFile:checksum(name) end
+
+--- Reads a tensor, or a slice of it.
+---@param name string
+---@param slice? integer[][] { start, stop } per dimension
+---@return nnscaler.Tensor
+function SafetensorsFile:read(name, slice) end
+
+--- Reads a tensor into another one.
+---@param name string
+---@param tensor nnscaler.Tensor of that shape and dtype
+function SafetensorsFile:copy_to(name, tensor) end
+
+--- Waits for the write under way, then writes a checkpoint, moves its pointers and removes old
+--- ones. Throws what the write before threw, if that was in the background.
+---@param request nnscaler.CheckpointRequest
+---@return string path of the checkpoint
+function CheckpointWriter:save(request) end
+
+--- Waits for the write under way, and throws what it threw.
+function CheckpointWriter:wait() end
+
+--- Lets other runs in again.
+function CheckpointClaim:release() end
+
+return checkpoint

@@ -1,0 +1,214 @@
+---@meta nnscaler._C.lower
+--- Programs of one rank and of all: what they hold as text, JSON and Lua, and what they tell
+--- (src/bind/lower.cpp, skeleton.cpp).
+
+---@class nnscaler._C.lower
+local lower = {}
+
+--- An immutable program of a rank.
+---@class nnscaler.Program
+local Program = {}
+
+--- The programs of all ranks, lowered once for each class of devices.
+---@class nnscaler.Skeleton
+local Skeleton = {}
+
+---@class nnscaler.LowerOptions
+---@field device? string 'cpu' by default
+---@field plan? nnscaler.Plan one device by default
+---@field embedded? boolean a module inside a hand-written model: its results have gradients
+---@field first? nnscaler.Skeleton of the first graph under the plan, in whose homes weights stay
+---@field rank? integer 0 by default
+
+---@class nnscaler.ProgramTensor
+---@field name string
+---@field shape integer[] what this rank holds
+---@field dtype string
+---@field whole? integer[] shape of the whole, where the rank holds a part
+---@field start? integer[] where the part begins
+---@field data? string bytes of a constant
+
+---@class nnscaler.ProgramParameter: nnscaler.ProgramTensor
+---@field reduce? integer[] ranks whose gradients are summed
+---@field holders integer ranks that hold this part
+---@field sharded boolean whether it rests in shards
+---@field addends integer of its gradient a micro-batch; 0: the loss does not depend on it
+
+---@class nnscaler.ProgramBuffer: nnscaler.ProgramTensor
+---@field decay? number of a running average: the share of what it was before
+
+---@class nnscaler.ProgramSegment
+---@field name string of its function in the generated text
+---@field kind 'F'|'B'|'W' forward, backward, gradients of weights
+---@field stage integer
+
+---@class nnscaler.ProgramSegments: { [integer]: nnscaler.ProgramSegment }
+---@field last_stage integer of the pipeline
+---@field tags integer of messages that a micro-batch takes
+
+---@class nnscaler.SentTraffic what a rank sends
+---@field segment string 'forward', …; 'step': sums of gradients, once per step
+---@field op string 'all_reduce', 'send', …
+---@field ranks integer of the group; 0: point to point
+---@field calls integer
+---@field bytes integer payload, with the padding of gathers and scatters
+---@field weights boolean whether it is of weights that rest in shards
+
+---@class nnscaler.ProgramMemory
+---@field in_flight integer most micro-batches of a stage that wait for their backward
+---@field parameters integer bytes
+---@field gradients integer bytes
+---@field buffers integer bytes
+---@field constants integer bytes
+---@field saved integer bytes that a micro-batch keeps for its backward in one stage
+---@field peak integer most bytes that micro-batches hold at a time
+---@field total integer bytes of all these at most, without states of the optimizer
+
+--- The program of one rank, lowered alone; a plan error where the plan does not fit the graph.
+---@param graph nnscaler.Graph
+---@param options? nnscaler.LowerOptions
+---@return nnscaler.Program
+function lower.lower(graph, options) end
+
+--- The programs of all ranks; a plan error where the plan does not fit the graph.
+---@param graph nnscaler.Graph
+---@param options? nnscaler.LowerOptions
+---@return nnscaler.Skeleton
+function lower.skeleton(graph, options) end
+
+--- How often this process has lowered for a class of devices.
+---@return integer
+function lower.count() end
+
+--- The program that `json` wrote; a state error where the text is malformed.
+---@param text string
+---@return nnscaler.Program
+function lower.from_json(text) end
+
+--- How each operator that has one is differentiated, sorted by name.
+---@return { op: string, kind: 'rule'|'composite'|'constant' }[]
+function lower.rules() end
+
+--- Reads the head of a generated file; a state error where it has none.
+---@param text string
+---@param path string for messages
+---@return string key of the program it was written from
+---@return boolean edited whether the text below the head was changed by hand
+---@return string settings in one line
+function lower.read_header(text, path) end
+
+--- The program as text.
+---@return string
+function Program:text() end
+
+--- The program as JSON, which `from_json` reads.
+---@return string
+function Program:json() end
+
+--- Hash of the program.
+---@return string digits 16 hexadecimal digits
+function Program:hash() end
+
+--- The generated file.
+---@param settings? string one line for its head
+---@return string text
+function Program:lua(settings) end
+
+--- The key that stands in the head of its generated file.
+---@return string
+function Program:key() end
+
+--- Parameters that the rank holds, or parts of them.
+---@return nnscaler.ProgramParameter[]
+function Program:parameters() end
+
+--- Buffers that the rank holds, or parts of them.
+---@return nnscaler.ProgramBuffer[]
+function Program:buffers() end
+
+--- Gradients that one all-reduce sums, in the order in which backward completes them.
+---@param bytes? integer of a bucket at most, 25 MiB by default
+---@param others? string[] parameters that have a gradient on any rank
+---@return { ranks: integer[], names: string[] }[]
+function Program:buckets(bytes, others) end
+
+--- What the rank sends in a micro-batch and in the sums of a step.
+---@param bytes? integer of a bucket at most, 25 MiB by default
+---@param others? string[] parameters that have a gradient on any rank
+---@return nnscaler.SentTraffic[]
+function Program:traffic(bytes, others) end
+
+--- Samples that the first segment takes.
+---@return nnscaler.ProgramTensor[]
+function Program:inputs() end
+
+--- Its functions, in the order of the generated text.
+---@return nnscaler.ProgramSegments
+function Program:segments() end
+
+--- How values change their layout.
+---@return integer all adapters
+---@return integer paired those of one call whose mirror in backward is one call
+---@return table<string, integer> pairs how often each such pair is there
+function Program:adapters() end
+
+--- Groups of ranks, in the order in which all ranks make them.
+---@return integer[][]
+function Program:groups() end
+
+--- Constants with their bytes.
+---@return nnscaler.ProgramTensor[]
+function Program:constants() end
+
+--- Of an embedded program: results of forward whose gradients backward takes ('1', '2.h.0').
+---@return string[]
+function Program:seeds() end
+
+--- Of an embedded program: inputs whose gradients backward gives.
+---@return string[]
+function Program:input_gradients() end
+
+--- Calls whose derivative is taken by executing them again under autograd.
+---@return { op: string, module: string, place: string }[]
+function Program:fallbacks() end
+
+--- Memory of the rank; a plan error for a part that it does not have.
+---@param order? nnscaler.PlanAction[] what it runs; by default all parts of one micro-batch
+---@return nnscaler.ProgramMemory
+function Program:memory(order) end
+
+--- Choices worth a line in the log, each once.
+---@return string[]
+function Program:notes() end
+
+--- Those of `notes` that the plan did not ask for.
+---@return string[]
+function Program:warnings() end
+
+--- The program of a rank.
+---@param rank? integer 0 by default
+---@return nnscaler.Program
+function Skeleton:project(rank) end
+
+--- Memory of a rank, as `Program:memory` of one micro-batch tells it.
+---@param rank? integer 0 by default
+---@return nnscaler.ProgramMemory
+function Skeleton:memory(rank) end
+
+--- What a rank sends, as `Program:traffic` tells it.
+---@param rank? integer 0 by default
+---@param bytes? integer of a bucket at most, 25 MiB by default
+---@param others? string[] parameters that have a gradient on any rank
+---@return nnscaler.SentTraffic[]
+function Skeleton:traffic(rank, bytes, others) end
+
+--- Ranks that share a lowering.
+---@return integer[][]
+function Skeleton:classes() end
+
+--- Checks the program of each class by itself, and up to 64 ranks against each other; an error says
+--- what is wrong.
+---@return boolean compared whether all ranks were compared with each other too
+function Skeleton:check() end
+
+return lower

@@ -1,0 +1,56 @@
+---@meta nnscaler._C.runtime
+--- What generated programs call beside operators (src/runtime).
+
+---@class nnscaler._C.runtime
+local runtime = {}
+
+--- Drops what tensors hold at once; nil is skipped.
+---@param ... nnscaler.Tensor|nil
+function runtime.release(...) end
+
+--- gradients[key] += x. The first x becomes the gradient itself; any other is released.
+---@param gradients table<any, nnscaler.Tensor>
+---@param key any
+---@param x nnscaler.Tensor
+function runtime.accumulate(gradients, key, x) end
+
+--- The same for a tensor that others still read: it is copied, and never released.
+---@param gradients table<any, nnscaler.Tensor>
+---@param key any
+---@param x nnscaler.Tensor
+function runtime.accumulate_copy(gradients, key, x) end
+
+--- A tensor of given elements; a state error where their number does not fit.
+---@param bytes string row-major, little-endian
+---@param dtype string
+---@param shape integer[]
+---@param device? string 'cpu' by default
+---@return nnscaler.Tensor
+function runtime.constant(bytes, dtype, shape, device) end
+
+--- Calls a function without autograd: no tape, no version counters.
+---@param fn fun(...): ...
+---@param ... any its arguments
+---@return any ... its results
+function runtime.run(fn, ...) end
+
+--- Executes an operator again under autograd, for the gradients of its operands.
+---@param operator string with namespace
+---@param gradients nnscaler.Tensor|(nnscaler.Tensor|false)[] of its results, false for none
+---@param needs boolean[] which operands want a gradient, in the order of the arguments
+---@param ... any arguments of the call
+---@return nnscaler.Tensor ... gradients of the operands that want one
+function runtime.vjp(operator, gradients, needs, ...) end
+
+--- Gives results a history in LibTorch's autograd; a usage error in backward for a second one, for
+--- gradients of gradients, and where what backward reads was written.
+---@param label string of the module, for messages
+---@param backward fun(seeds: nnscaler.Tensor[]): (nnscaler.Tensor|false)[] gradients of the inputs
+---@param inputs nnscaler.Tensor[]
+---@param names string[] of the inputs, for messages
+---@param results nnscaler.Tensor[]
+---@param saved table nested tables of tensors that backward reads
+---@return nnscaler.Tensor[] results
+function runtime.connect(label, backward, inputs, names, results, saved) end
+
+return runtime
