@@ -1,14 +1,18 @@
 #!/usr/bin/env python3
 """Holds the order of folders: reads every #include in src and every require in lua/nnscaler and
-complains of each that goes against it. The order is that of the tables of docs/design.md under
-"Folders" (src) and "The Lua library" (lua/nnscaler): what stands in a row may use its own row and
-those above. Every folder, and every file of lua/nnscaler itself, stands in exactly one row."""
+complains of each that goes against it, then exits with 1. The order is that of the tables of
+docs/design.md under "Folders" (src) and "The Lua library" (lua/nnscaler): what stands in a row may
+use its own row and those above. Every folder, and every file of lua/nnscaler itself, stands in
+exactly one row. `order.py [ROOT]`: another tree than this one."""
 import pathlib
 import re
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+HERE = pathlib.Path(__file__).resolve().parent.parent
+ROOT = pathlib.Path(sys.argv[1]).resolve() if len(sys.argv) > 1 else HERE
 PAGE = ROOT / 'docs/design.md'
+
+complaints = []
 
 
 def declared(heading):
@@ -26,7 +30,7 @@ def declared(heading):
         row += 1
         for name in re.findall(r'`([^`]+)`', cell[1]):
             if name in ranks:
-                print(f'docs/design.md: `{name}` stands in two rows of "{heading}"')
+                complaints.append(f'docs/design.md: `{name}` stands in two rows of "{heading}"')
             ranks[name] = row
     return ranks
 
@@ -34,14 +38,15 @@ def declared(heading):
 def compare(heading, ranks, found):
     """Complains of names that only the table or only the tree has."""
     for name in sorted(found - ranks.keys()):
-        print(f'docs/design.md: "{heading}" has no row for `{name}`')
+        complaints.append(f'docs/design.md: "{heading}" has no row for `{name}`')
     for name in sorted(ranks.keys() - found):
-        print(f'docs/design.md: "{heading}" has a row for `{name}`, which is not there')
+        complaints.append(f'docs/design.md: "{heading}" has a row for `{name}`, which is not there')
 
 
 def check(path, number, ranks, user, used, what):
     if user in ranks and used in ranks and ranks[used] > ranks[user]:
-        print(f'{path}:{number}: `{user}` uses `{used}`, which stands below it: {what}')
+        complaints.append(
+            f'{path}:{number}: `{user}` uses `{used}`, which stands below it: {what}')
 
 
 def check_src():
@@ -83,3 +88,6 @@ def check_lua():
 if __name__ == '__main__':
     check_src()
     check_lua()
+    for complaint in complaints:
+        print(complaint)
+    sys.exit(bool(complaints))
