@@ -1,27 +1,17 @@
 --- What each rank runs: a module made parallel that meets other graphs, in a hand-written loop or
 --- as an end-to-end module, against one device without tracing.
 local Eager = require 'nnscaler.runtime.eager'
-local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local models = require 'tests.equivalence.graphs.changing'
 local nnscaler = require 'nnscaler'
 local trial = require 'nnscaler.verify.trial'
+local trials = require 'tests.equivalence.graphs.trials'
 
-local STEPS, LIMIT = 2, 1e-11
-local how = { optimizer = { type = 'sgd', args = { lr = 0.05 } }, seed = 5 }
-
-local function samples_of(model, micro)
-  local generator, steps = T.generator(11), {}
-  for s = 1, STEPS do
-    steps[s] = {}
-    for k = 1, micro do steps[s][k] = model.sample(generator, k) end
-  end
-  return steps
-end
+local how = trials.how
 
 local function train(case, net, steps, units, unit)
-  local optimizer = nnscaler.build_optimizer(net, 'sgd', { lr = 0.05 })
+  local optimizer = nnscaler.build_optimizer(net, how.optimizer.type, how.optimizer.args)
   net:train()
   for s, samples in ipairs(steps) do
     local mine = {}
@@ -50,7 +40,7 @@ return function(argument)
   require('nnscaler.log').set_level 'error'
   local case, bad = base.json_decode(argument), {}
   local model = models[case.model]
-  local steps = samples_of(model, case.micro)
+  local steps = trials.samples(model, case.micro)
   local want = trial.run(Eager.new(model.make(), { seed = how.seed }), steps, how)
   local net = nnscaler.parallelize(model.make(), { steps[1][1] }, case.policy, {
     plan_ngpus = case.plan, runtime_ngpus = case.ranks, pas_config = case.config,
@@ -63,7 +53,7 @@ return function(argument)
     local part = whole
     for d, start in ipairs(leaf.start or {}) do part = part:narrow(d - 1, start, leaf.shape[d]) end
     local d = (leaf.data - part):norm():item() / whole:norm():item()
-    local fits = d <= LIMIT -- NaN does not
+    local fits = d <= trials.limit -- NaN does not
     if not fits then bad[#bad + 1] = ('%s: %g'):format(entry.name, d) end
   end
   return base.json_encode { bad = bad, programs = net._parallel.engine.training.count }

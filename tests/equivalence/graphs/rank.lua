@@ -6,18 +6,9 @@ local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local trial = require 'nnscaler.verify.trial'
+local trials = require 'tests.equivalence.graphs.trials'
 
-local STEPS, LIMIT = 2, 1e-11
-local how = { optimizer = { type = 'sgd', args = { lr = 0.05 } }, seed = 5 }
-
-local function samples_of(model, micro)
-  local generator, steps = T.generator(11), {}
-  for s = 1, STEPS do
-    steps[s] = {}
-    for k = 1, micro do steps[s][k] = model.sample(generator, k) end
-  end
-  return steps
-end
+local how = trials.how
 
 -- Tensors of nested results, in order, as float64.
 local function flat(value, out)
@@ -35,7 +26,7 @@ local references = {}
 local function reference(model, micro)
   local key = model.name .. micro
   if not references[key] then
-    local module, steps = model.make(), samples_of(model, micro)
+    local module, steps = model.make(), trials.samples(model, micro)
     local want = trial.run(Eager.new(module, { seed = how.seed }), steps, how)
     module:eval()
     want.results = {}
@@ -57,7 +48,7 @@ local function check_results(program, steps, want, bad)
   local shared = program.sharing
   local told = 0
   for k = shared.unit + 1, #steps[1], shared.units do
-    local got = flat({ program:infer(steps[1][k], { step = STEPS, micro = k - 1 }) }, {})
+    local got = flat({ program:infer(steps[1][k], { step = trials.steps, micro = k - 1 }) }, {})
     if #got > 0 then
       told = told + 1
       if #got ~= #want.results[k] then
@@ -66,7 +57,7 @@ local function check_results(program, steps, want, bad)
       for i, x in ipairs(want.results[k]) do
         local same = got[i] and table.concat(got[i].shape, ' ') == table.concat(x.shape, ' ')
         local d = same and apart(got[i], x) or math.huge
-        local fits = d <= LIMIT -- NaN does not
+        local fits = d <= trials.limit -- NaN does not
         if not fits then
           bad[#bad + 1] = ('evaluation %d, tensor %d: %g'):format(k, i, d)
         end
@@ -78,7 +69,7 @@ end
 
 local function run(cell)
   local model = require(cell.models)[cell.model]
-  local steps, mine = samples_of(model, cell.micro), {}
+  local steps, mine = trials.samples(model, cell.micro), {}
   local program = Program.new(model.make(), {
     seed = how.seed, pas_policy = cell.policy, pas_config = cell.config or {},
     micro_batches = math.ceil(cell.micro / (cell.ranks / cell.plan)),
