@@ -5,7 +5,6 @@
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
-#include <array>
 #include <exception>
 #include <thread>
 
@@ -13,15 +12,17 @@
 #include "comm/backend.h"
 #include "comm/group.h"
 #include "comm/local.h"
+#include "job/backends.h"
 #include "launch/slot.h"
 #include "script/library.h"
 #include "script/state.h"
 #include "tensor/box.h"
-#include "tensor/register.h"
+#include "tensor/modules.h"
 
 namespace nns::comm {
 namespace {
 
+using job::Backend;
 using launch::Operation;
 using launch::Waiting;
 using script::check_int;
@@ -208,37 +209,38 @@ int current(lua_State* L) {  // () → communicator of this rank, or nil before 
 // --- joining what a launcher started
 // --------------------------------------------------------------
 
-struct Backend {
-  const char* name;
+struct Way {
   std::string (*problem)();  // why it cannot be used here, or ''
   CommunicatorPtr (*join)(const Launch&, const ConnectOptions&);
 };
-constexpr std::array<Backend, 4> kBackends{{
-    {"local", [] { return std::string(); },
-     [](const Launch&, const ConnectOptions&) -> CommunicatorPtr {
-       return join_local(make_local_world(1), 0);
-     }},
-    {"gloo", gloo_problem, connect_gloo},
-    {"mpi", mpi_problem, connect_mpi},
-    {"nccl", nccl_problem, connect_nccl},
-}};
-
-CommunicatorPtr join(const std::string& backend, const Launch& me, const ConnectOptions& options) {
-  for (const Backend& known : kBackends)
-    if (known.name == backend) return known.join(me, options);
-  fail(ErrorKind::internal, "[comm.backend] {} has no way to join", backend);
+Way way_of(Backend backend) {
+  switch (backend) {
+    case Backend::local:
+      return {[] { return std::string(); },
+              [](const Launch&, const ConnectOptions&) -> CommunicatorPtr {
+                return join_local(make_local_world(1), 0);
+              }};
+    case Backend::gloo:
+      return {gloo_problem, connect_gloo};
+    case Backend::mpi:
+      return {mpi_problem, connect_mpi};
+    case Backend::nccl:
+      return {nccl_problem, connect_nccl};
+  }
+  fail(ErrorKind::internal, "[comm.backend] {} has no way to join", job::name_of(backend));
 }
 
 // Where the mpi back end was chosen for lack of a word, and is not there: gloo, if an address says
 // where to meet (the supervisor of -n gives one). Else mpi, which says what is missing.
-std::string usable(std::string chosen, const std::string& wanted, int rank) {
-  if (chosen != "mpi" || wanted == "mpi" || std::getenv("MASTER_ADDR") == nullptr) return chosen;
+Backend usable(Backend chosen, const std::string& wanted, int rank) {
+  const bool told = wanted == job::name_of(Backend::mpi);
+  if (chosen != Backend::mpi || told || std::getenv("MASTER_ADDR") == nullptr) return chosen;
   const std::string problem = mpi_problem();
   if (problem.empty() || !gloo_problem().empty()) return chosen;
   if (rank == 0)
     log::warning("nnscaler.comm",
                  "the mpi back end cannot be used, so ranks are joined by gloo: {}", problem);
-  return "gloo";
+  return Backend::gloo;
 }
 
 // ([{ backend='auto', device='cpu', timeout_s=600, message_bytes=2^30 }]) → communicator, which
@@ -252,14 +254,15 @@ int connect(lua_State* L) {
   const std::string wanted = script::field_string(L, 1, "backend", "auto");
   const Launch me = launch::read_launch();
   const c10::Device device(script::field_string(L, 1, "device", "cpu"));
-  const std::string backend = usable(
+  const Backend backend = usable(
       choose_backend(wanted, me, launch::process_environment(), device.is_cuda()), wanted, me.rank);
+  const std::string name = job::name_of(backend);
   lua_getfield(L, LUA_REGISTRYINDEX, kCurrent);
   if (!lua_isnil(L, -1)) {
     const auto& known = script::check_object<CommunicatorPtr>(L, -1, kCommunicator);
-    if (wanted != "auto" && known->backend() != backend)
+    if (wanted != "auto" && known->backend() != name)
       fail(ErrorKind::usage, "[comm.connect] this process has joined by '{}'; '{}' is too late",
-           known->backend(), backend);
+           known->backend(), name);
     return 1;
   }
   ConnectOptions options;
@@ -273,9 +276,9 @@ int connect(lua_State* L) {
   if (options.message_bytes < 1 || options.message_bytes > INT32_MAX)
     fail(ErrorKind::usage, "[comm.connect] message_bytes is {}; expected 1 to {}",
          options.message_bytes, INT32_MAX);
-  CommunicatorPtr communicator = join(backend, me, options);
-  log::info("nnscaler.comm", "{} ranks joined by {}, started by {}; {} on this host", me.size,
-            backend, me.launcher, me.local_size);
+  CommunicatorPtr communicator = way_of(backend).join(me, options);
+  log::info("nnscaler.comm", "{} ranks joined by {}, started by {}; {} on this host", me.size, name,
+            me.launcher, me.local_size);
   script::push_object<CommunicatorPtr>(L, kCommunicator, std::move(communicator));
   lua_pushvalue(L, -1);
   lua_setfield(L, LUA_REGISTRYINDEX, kCurrent);
@@ -283,15 +286,15 @@ int connect(lua_State* L) {
 }
 
 int backends(lua_State* L) {  // () → list of { name=, problem= }: why it cannot be used, or ''
-  lua_createtable(L, static_cast<int>(kBackends.size()), 0);
-  int i = 0;
-  for (const Backend& backend : kBackends) {
+  lua_createtable(L, static_cast<int>(job::kBackends.size()), 0);
+  for (size_t i = 0; i < job::kBackends.size(); ++i) {
+    const auto backend = static_cast<Backend>(i);
     lua_createtable(L, 0, 2);
-    script::push_string(L, backend.name);
+    script::push_string(L, job::name_of(backend));
     lua_setfield(L, -2, "name");
-    script::push_string(L, backend.problem());
+    script::push_string(L, way_of(backend).problem());
     lua_setfield(L, -2, "problem");
-    lua_rawseti(L, -2, ++i);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
   return 1;
 }

@@ -17,6 +17,7 @@
 
 #include "base/error.h"
 #include "comm/reduce.h"
+#include "job/backends.h"
 
 namespace nns::comm {
 
@@ -246,7 +247,7 @@ class LocalCommunicator : public Communicator {
   LocalCommunicator(std::shared_ptr<LocalWorld> world, int rank)
       : world_(std::move(world)), rank_(rank) {}
 
-  std::string backend() const override { return "local"; }
+  std::string backend() const override { return job::name_of(job::Backend::local); }
   int rank() const override { return rank_; }
   int size() const override { return world_->size; }
 

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "job/backends.h"
 #include "job/value.h"
 
 namespace nns::job {
@@ -68,7 +69,7 @@ constexpr Key kKeys[] = {
   {"pas_config", map, "{}", "", "Keys of the policy.", true},
 
   {"comm", group, "", "", "How ranks talk; see docs/launch.md."},
-  {"comm.backend", choice, "auto", "", "`local`: threads of one process; `auto`: mpi under mpirun and for `-n`, gloo under torchrun, nccl where ranks compute on GPUs.", false, kUnbounded, "auto local gloo mpi nccl"},
+  {"comm.backend", choice, "auto", "", "`local`: threads of one process; `auto`: mpi under mpirun and for `-n`, gloo under torchrun, nccl where ranks compute on GPUs.", false, kUnbounded, kBackendChoices.data()},
   {"comm.timeout_s", number, "600", "s", "A call that waits longer than this for other ranks is given up.", false, 0.001, "", 1e9},
   {"comm.join_timeout_s", number, "300", "s", "How long ranks wait for each other when they start.", false, 0.001, "", 1e9},
   {"comm.heartbeat_s", number, "1", "s", "Ranks tell each other that they live so often; one that is silent ten times as long is lost. 0: nobody watches.", false, 0, "", 1e6},

@@ -1,10 +1,12 @@
 #include "launch/launch.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <sstream>
 
 #include "base/error.h"
 #include "job/schema.h"
@@ -121,35 +123,33 @@ Launch read_launch() {
   return read_launch(process_environment());
 }
 
-std::string choose_backend(const std::string& wanted, const Launch& launch,
-                           const Environment& environment, bool on_gpu) {
-  bool known = wanted.empty();
-  std::string all;
-  std::istringstream names(job::find_key("comm.backend")->choices);
-  for (std::string name; names >> name;) {
-    known = known || wanted == name;
-    all += (all.empty() ? "" : ", ") + name;
-  }
-  if (!known)
-    fail(ErrorKind::usage, "[comm.backend] unknown back end '{}'; expected one of {}", wanted, all);
+job::Backend choose_backend(const std::string& wanted, const Launch& launch,
+                            const Environment& environment, bool on_gpu) {
+  using job::Backend;
   if (wanted.empty() || wanted == "auto") {
-    if (on_gpu && launch.size > 1) return "nccl";
-    if (launch.launcher == "mpirun") return "mpi";
-    if (launch.launcher == "torchrun" || launch.launcher == "environment") return "gloo";
-    if (launch.launcher == "slurm") return environment("MASTER_ADDR") ? "gloo" : "mpi";
-    return "local";
+    if (on_gpu && launch.size > 1) return Backend::nccl;
+    if (launch.launcher == "mpirun") return Backend::mpi;
+    if (launch.launcher == "torchrun" || launch.launcher == "environment") return Backend::gloo;
+    if (launch.launcher == "slurm")
+      return environment("MASTER_ADDR") ? Backend::gloo : Backend::mpi;
+    return Backend::local;
   }
-  if (wanted == "local" && launch.size > 1)
+  const auto* found = std::find(job::kBackends.begin(), job::kBackends.end(), wanted);
+  if (found == job::kBackends.end())
+    fail(ErrorKind::usage, "[comm.backend] unknown back end '{}'; expected one of auto, {}", wanted,
+         fmt::join(job::kBackends, ", "));
+  const auto chosen = static_cast<Backend>(found - job::kBackends.begin());
+  if (chosen == Backend::local && launch.size > 1)
     fail(ErrorKind::usage,
          "[comm.backend] 'local' joins threads of one process, but {} processes were started ({}); "
          "expected mpi, gloo or nccl",
          launch.size, launch.launcher);
-  if (on_gpu && launch.size > 1 && wanted != "nccl")
+  if (on_gpu && launch.size > 1 && chosen != Backend::nccl)
     fail(ErrorKind::usage,
          "[comm.backend] '{}' moves the memory of hosts, but the ranks compute on GPUs; expected "
          "nccl",
          wanted);
-  return wanted;
+  return chosen;
 }
 
 std::string host_id() {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "job/backends.h"
+
 namespace nns::launch {
 
 struct Launch {
@@ -26,8 +28,8 @@ Launch read_launch();  // of this process
 // variables were set by hand, under Slurm gloo where MASTER_ADDR is set and mpi elsewhere, else
 // local; nccl where several ranks compute on GPUs. Throws when `wanted` is unknown or cannot join
 // what was started.
-std::string choose_backend(const std::string& wanted, const Launch& launch,
-                           const Environment& environment, bool on_gpu = false);
+job::Backend choose_backend(const std::string& wanted, const Launch& launch,
+                            const Environment& environment, bool on_gpu = false);
 
 // Text that two processes share when they run on one host and see the same network.
 std::string host_id();

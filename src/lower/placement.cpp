@@ -14,12 +14,12 @@ namespace {
 
 using annotate::TensorSplit;
 
-Axis axis_of(const TensorSplit& split, const plan::Step& step, const graph::Node& node) {
+Axis axis_of(const TensorSplit& split, const plan::Cut& cut, const graph::Node& node) {
   switch (split.kind) {
     case TensorSplit::Kind::replicate:
-      return {step.parts, AxisKind::replicate, 0};
+      return {cut.parts, AxisKind::replicate, 0};
     case TensorSplit::Kind::value:
-      return {step.parts, AxisKind::value, 0};
+      return {cut.parts, AxisKind::value, 0};
     case TensorSplit::Kind::dims:
       break;
   }
@@ -27,7 +27,7 @@ Axis axis_of(const TensorSplit& split, const plan::Step& step, const graph::Node
     fail(ErrorKind::plan,
          "[lower.place] {} {}: a split cuts {} dimensions of one tensor; expected one", node.module,
          node.op, split.axes.size());
-  return {step.parts, AxisKind::split, split.axes[0], step.sizes};
+  return {cut.parts, AxisKind::split, split.axes[0], cut.sizes};
 }
 
 // The devices of a node once each; those that stand in a row run their parts in turns.
@@ -48,37 +48,36 @@ std::vector<int> distinct(const plan::OpPlan& op) {
   return out;
 }
 
-// The steps that share a node out over devices, then those that share out a device's part over its
-// turns; a step in which both meet is taken apart.
-std::pair<std::vector<plan::Step>, std::vector<plan::Step>> by_turns(const plan::OpPlan& op,
-                                                                     int devices) {
-  std::vector<plan::Step> outer, inner;
+// The cuts that share a node out over devices, then those that share out a device's part over its
+// turns; a cut in which both meet is taken apart.
+std::pair<std::vector<plan::Cut>, std::vector<plan::Cut>> by_turns(const plan::OpPlan& op,
+                                                                   int devices) {
+  std::vector<plan::Cut> outer, inner;
   int done = 1;
-  for (plan::Step step : op.steps) {
+  for (plan::Cut cut : op.cuts) {
     const int left = devices / done;
-    if (left > 1 && left % step.parts == 0) {
-      done *= step.parts;
-      outer.push_back(step);
-    } else if (left == 1 && step.sizes.empty()) {
-      inner.push_back(step);
-    } else if (step.parts % left == 0 && !step.uneven) {
-      plan::Step first = step;
+    if (left > 1 && left % cut.parts == 0) {
+      done *= cut.parts;
+      outer.push_back(cut);
+    } else if (left == 1 && cut.sizes.empty()) {
+      inner.push_back(cut);
+    } else if (cut.parts % left == 0 && !cut.uneven) {
+      plan::Cut first = cut;
       first.parts = left;
-      step.parts /= left;
+      cut.parts /= left;
       done = devices;
       outer.push_back(first);
-      inner.push_back(step);
+      inner.push_back(cut);
     } else {
       fail(ErrorKind::plan,
-           "[lower.place] {}: {} parts of a step lie across {} devices; expected steps that share "
+           "[lower.place] {}: {} parts of a cut lie across {} devices; expected cuts that share "
            "out devices, then turns",
-           plan::to_string(op.key), step.parts, devices);
+           plan::to_string(op.key), cut.parts, devices);
     }
   }
-  std::erase_if(inner, [](const plan::Step& s) { return s.input < 0 || s.parts == 1; });
+  std::erase_if(inner, [](const plan::Cut& c) { return c.input < 0 || c.parts == 1; });
   if (inner.size() > 1)
-    fail(ErrorKind::plan,
-         "[lower.place] {}: {} steps share out the turns of a device; expected one",
+    fail(ErrorKind::plan, "[lower.place] {}: {} cuts share out the turns of a device; expected one",
          plan::to_string(op.key), inner.size());
   return {outer, inner};
 }
@@ -91,20 +90,20 @@ TurnCut turn_cut(const TensorSplit& split, const plan::OpPlan& op) {
   return {split.kind, split.axes.empty() ? 0 : split.axes[0], split.keeps_gradient};
 }
 
-// Binds the annotation of a node when the first step cuts it.
+// Binds the annotation of a node when the first cut needs it.
 class Cutter {
  public:
   Cutter(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op)
       : graph_(graph), node_(node), op_(op) {}
 
-  PartCut cut(const plan::Step& step) {
+  PartCut bound(const plan::Cut& cut) {
     if (!binding_) binding_ = operators::bind(operators::CallView(graph_, node_));
     if (!binding_)
       fail(ErrorKind::plan, "[lower.place] {}: the plan splits it, but it has no annotation",
            plan::to_string(op_.key));
-    annotate::Split split = binding_->split(step.input, step.dim, step.parts, step.uneven);
+    annotate::Split split = binding_->split(cut.input, cut.dim, cut.parts, cut.uneven);
     const int64_t total = binding_->length(split.identifier);
-    return {step, std::move(split), total};
+    return {cut, std::move(split), total};
   }
 
  private:
@@ -157,34 +156,34 @@ NodePlacement place(const graph::Graph& graph, const graph::Node& node, const pl
   out.inputs.assign(operands, {{out.devices, {}}, {}});
   out.outputs.assign(node.outputs.size(), {out.devices, {}});
   Cutter cutter(graph, node, op);
-  const auto [steps, turns] = by_turns(op, static_cast<int>(out.devices.size()));
-  for (const plan::Step& step : steps) {
-    if (step.input < 0) {
+  const auto [spread, turns] = by_turns(op, static_cast<int>(out.devices.size()));
+  for (const plan::Cut& cut : spread) {
+    if (cut.input < 0) {
       for (auto& use : out.inputs) {
-        use.layout.axes.push_back({step.parts, AxisKind::replicate, 0});
+        use.layout.axes.push_back({cut.parts, AxisKind::replicate, 0});
         use.partial.push_back(false);
       }
-      for (auto& layout : out.outputs) layout.axes.push_back({step.parts, AxisKind::replicate, 0});
-      out.cuts.push_back({step});
+      for (auto& layout : out.outputs) layout.axes.push_back({cut.parts, AxisKind::replicate, 0});
+      out.cuts.push_back({cut});
       continue;
     }
-    PartCut cut = cutter.cut(step);
-    const annotate::Split& split = *cut.split;
+    PartCut part = cutter.bound(cut);
+    const annotate::Split& split = *part.split;
     if (!turns.empty()) refuse_assisted(call, split, op);
     for (size_t i = 0; i < operands; ++i) {
       const TensorSplit& t = split.inputs.at(i);
-      out.inputs[i].layout.axes.push_back(axis_of(t, step, node));
+      out.inputs[i].layout.axes.push_back(axis_of(t, cut, node));
       out.inputs[i].partial.push_back(t.kind == TensorSplit::Kind::replicate && !t.keeps_gradient);
     }
     for (size_t i = 0; i < out.outputs.size(); ++i)
-      out.outputs[i].axes.push_back(axis_of(output_split(node, split, i), step, node));
-    out.cuts.push_back(std::move(cut));
+      out.outputs[i].axes.push_back(axis_of(output_split(node, split, i), cut, node));
+    out.cuts.push_back(std::move(part));
   }
-  for (const plan::Step& step : turns) {
-    out.turn_cut = cutter.cut(step);
+  for (const plan::Cut& cut : turns) {
+    out.turn_cut = cutter.bound(cut);
     const annotate::Split& split = *out.turn_cut->split;
     refuse_assisted(call, split, op);
-    out.turns = step.parts;
+    out.turns = cut.parts;
     for (const TensorSplit& t : split.inputs) out.turn_inputs.push_back(turn_cut(t, op));
     for (size_t i = 0; i < out.outputs.size(); ++i)
       out.turn_outputs.push_back(turn_cut(output_split(node, split, i), op));
@@ -199,25 +198,25 @@ std::vector<std::vector<graph::NamedArg>> args_on(const graph::Graph& graph,
   NNS_CHECK(at != placed.devices.end(), "{} {} has no part on device {}", node.module, node.op,
             device);
   std::map<std::string, int64_t> lengths;  // of identifiers, as far as they are cut
-  const auto narrowed = [&](const std::vector<graph::NamedArg>& args, const PartCut& cut, int part,
-                            bool keep) {
-    int64_t& length = lengths.try_emplace(cut.split->identifier, cut.total).first->second;
-    const Range mine = part_of({0, length}, part, cut.step.parts, cut.step.sizes);
+  const auto narrowed = [&](const std::vector<graph::NamedArg>& args, const PartCut& piece,
+                            int part, bool keep) {
+    int64_t& length = lengths.try_emplace(piece.split->identifier, piece.total).first->second;
+    const Range mine = part_of({0, length}, part, piece.cut.parts, piece.cut.sizes);
     const operators::CallView view(
         node.op, args, [&](int id) -> const TensorType& { return graph.value({id}).type; });
     auto out =
-        operators::local_args(view, *cut.split, {mine.start, mine.length(), length, cut.total});
+        operators::local_args(view, *piece.split, {mine.start, mine.length(), length, piece.total});
     if (keep) length = mine.length();
     return out;
   };
   std::vector<graph::NamedArg> args = node.args;
   int rest = static_cast<int>(at - placed.devices.begin());
   int below = static_cast<int>(placed.devices.size());
-  for (const PartCut& cut : placed.cuts) {
-    below /= cut.step.parts;
+  for (const PartCut& piece : placed.cuts) {
+    below /= piece.cut.parts;
     const int part = rest / below;
     rest %= below;
-    if (cut.split) args = narrowed(args, cut, part, true);
+    if (piece.split) args = narrowed(args, piece, part, true);
   }
   if (!placed.turn_cut) return {std::move(args)};
   std::vector<std::vector<graph::NamedArg>> out;

@@ -1,5 +1,5 @@
 // Placement: how the parts of every operator lie on the devices of a plan, read off the plan's
-// partition steps and the operators' annotations.
+// cuts and the operators' annotations.
 #pragma once
 
 #include <optional>
@@ -26,10 +26,10 @@ struct TurnCut {
   bool operator==(const TurnCut&) const = default;
 };
 
-// What a partition step makes of a call: `split` of an identifier that has `total` elements in the
+// What a cut of the plan makes of a call: `split` of an identifier that has `total` elements in the
 // whole call; nothing where it replicates.
 struct PartCut {
-  plan::Step step;
+  plan::Cut cut;
   std::optional<annotate::Split> split = {};
   int64_t total = 0;
 };
@@ -47,7 +47,7 @@ struct NodePlacement {
   std::vector<TurnCut> turn_inputs, turn_outputs;  // empty: one turn
 };
 
-// Placement of a node. Throws a plan Error that names the operator where a step does not fit its
+// Placement of a node. Throws a plan Error that names the operator where a cut does not fit its
 // annotation.
 NodePlacement place(const graph::Graph& graph, const graph::Node& node, const plan::OpPlan& op);
 

@@ -59,23 +59,23 @@ std::optional<std::string> Builder::refusal(int id, int input, int dim, int part
   if (!b) return "the operator has no annotation, so it can only be replicated";
   const auto identifier = b->identifier(input, dim);
   if (!identifier) return b->refusal(input, dim, parts, uneven);
-  const auto& cuts = ops_.at(static_cast<size_t>(id)).cuts;
-  const auto before = cuts.find(*identifier);
+  const auto& done = ops_.at(static_cast<size_t>(id)).parts;
+  const auto before = done.find(*identifier);
   if (ops_[static_cast<size_t>(id)].sized.contains(*identifier))
     return fmt::format("'{}' is cut into parts of given sizes already", *identifier);
   if (!sizes.empty()) {
     if (static_cast<int>(sizes.size()) != parts)
       return fmt::format("{} sizes are given for {} parts", sizes.size(), parts);
-    if (before != cuts.end())
-      return fmt::format("'{}' is cut already; sizes are given in the first step", *identifier);
+    if (before != done.end())
+      return fmt::format("'{}' is cut already; sizes are given with the first cut", *identifier);
     if (in_turns) return "given sizes are for parts on devices of their own";
     return b->refusal(input, dim, sizes);
   }
   // Uneven parts of parts have no layout.
-  uneven = uneven && before == cuts.end();
+  uneven = uneven && before == done.end();
   auto why =
       b->refusal(input, dim,
-                 static_cast<int64_t>(parts) * (before == cuts.end() ? 1 : before->second), uneven);
+                 static_cast<int64_t>(parts) * (before == done.end() ? 1 : before->second), uneven);
   if (!why && in_turns &&
       operators::is_assisted(operators::CallView(*graph_, node(id)),
                              b->split(input, dim, parts, uneven)))
@@ -102,29 +102,29 @@ void Builder::partition(int id, int input, int dim, int parts, bool uneven,
                 legal.empty() ? "replicate it" : fmt::format("legal: {}", fmt::join(legal, "; ")));
   }
   const auto identifier = *binding(id)->identifier(input, dim);
-  auto& cuts = o.cuts[identifier];
-  cuts = (cuts == 0 ? 1 : cuts) * parts;
+  auto& all = o.parts[identifier];
+  all = (all == 0 ? 1 : all) * parts;
   if (dim < 0) {
     const auto operands = operators::CallView(*graph_, node(id)).operands();
     dim += static_cast<int>(operands.at(static_cast<size_t>(input))->shape.size());
   }
-  const bool divides = binding(id)->length(identifier) % cuts == 0;
+  const bool divides = binding(id)->length(identifier) % all == 0;
   if (!sizes.empty()) o.sized.insert(identifier);
-  o.steps.push_back({input, dim, parts, !divides || !sizes.empty(), std::move(sizes)});
+  o.cuts.push_back({input, dim, parts, !divides || !sizes.empty(), std::move(sizes)});
   o.planned = true;
 }
 
 void Builder::replicate(int id, int parts) {
   Op& o = op(id);
   if (parts < 1) fail(ErrorKind::plan, "[plan.replicate] {}: {} parts", to_string(key(id)), parts);
-  o.steps.push_back({-1, 0, parts});
+  o.cuts.push_back({-1, 0, parts});
   o.planned = true;
 }
 
 void Builder::assign(int id, std::vector<int> devices) {
   Op& o = op(id);
   int parts = 1;
-  for (const Step& s : o.steps) parts *= s.parts;
+  for (const Cut& cut : o.cuts) parts *= cut.parts;
   if (static_cast<size_t>(parts) != devices.size())
     fail(ErrorKind::plan, "[plan.assign] {}: {} parts on {} devices; expected one device a part",
          to_string(key(id)), parts, devices.size());
@@ -200,7 +200,7 @@ Plan Builder::finish(const std::string& policy) {
     const int id = static_cast<int>(n);
     const auto& stage = plan_.stage_devices[static_cast<size_t>(o.stage)];
     int parts = 1;
-    for (const Step& s : o.steps) parts *= s.parts;
+    for (const Cut& cut : o.cuts) parts *= cut.parts;
     if (!o.planned)
       throw Error(ErrorKind::plan,
                   fmt::format("[plan.finish] {} ({}) has no device", to_string(key(id)),
@@ -220,7 +220,7 @@ Plan Builder::finish(const std::string& policy) {
         fail(ErrorKind::plan, "[plan.finish] {}: device {} is not of stage {} ({})",
              to_string(key(id)), d, o.stage, fmt::join(stage, ","));
     }
-    plan_.ops.push_back({key(id), o.steps, o.devices, o.stage, o.recompute, o.hooks});
+    plan_.ops.push_back({key(id), o.cuts, o.devices, o.stage, o.recompute, o.hooks});
   }
   for (int d = 0; d < plan_.plan_ngpus; ++d)
     if (!used.contains(d) && !ops_.empty())

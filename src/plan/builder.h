@@ -20,7 +20,7 @@ class Builder {
   const graph::Graph& graph() const { return *graph_; }
   int plan_ngpus() const { return plan_.plan_ngpus; }
 
-  // Cuts a node further: the split of earlier steps stays outside. `dim` may count from the end.
+  // Cuts a node further: earlier cuts stay outside. `dim` may count from the end.
   // Parts are equal, or where `uneven` may differ by one, or have the given sizes. Throws a plan
   // Error that names operator, dimension, sizes and the legal choices.
   void partition(int node, int input, int dim, int parts, bool uneven = false,
@@ -35,7 +35,7 @@ class Builder {
   // Every (input, dim) of the node that can be cut at all.
   std::vector<annotate::Place> choices(int node) const;
   void replicate(int node, int parts);
-  // Devices of the node's parts, in row-major order of its steps.
+  // Devices of the node's parts, in row-major order of its cuts.
   void assign(int node, std::vector<int> devices);
   // Starts stages: the first node of each but the first, ascending.
   void stage(const std::vector<int>& first_nodes, std::vector<std::vector<int>> devices);
@@ -59,13 +59,13 @@ class Builder {
 
  private:
   struct Op {
-    std::vector<Step> steps;
+    std::vector<Cut> cuts;
     std::vector<int> devices;
     int stage = 0, recompute = -1;
     Hooks hooks;
     bool planned = false;
-    std::map<std::string, int> cuts;  // by identifier
-    std::set<std::string> sized;      // those cut into given sizes
+    std::map<std::string, int> parts;  // by identifier
+    std::set<std::string> sized;       // those cut into given sizes
   };
   Op& op(int node);
   const graph::Node& node(int id) const { return graph_->nodes.at(static_cast<size_t>(id)); }

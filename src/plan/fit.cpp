@@ -90,21 +90,21 @@ class Fit {
     return operators::bind(operators::CallView(graph_, node));
   }
 
-  // The plan's entry with steps that fit the node's shapes.
+  // The plan's entry with cuts that fit the node's shapes.
   OpPlan fitted(const Node& node, OpPlan op) {
     const bool whole =
-        std::all_of(op.steps.begin(), op.steps.end(), [](const Step& s) { return s.input < 0; });
+        std::all_of(op.cuts.begin(), op.cuts.end(), [](const Cut& c) { return c.input < 0; });
     if (whole) return op;
     const auto b = binding(node);
-    std::map<std::string, int64_t> cuts;
+    std::map<std::string, int64_t> done;
     std::optional<std::string> why;
     if (!b) why = "it has no annotation";
-    for (Step& s : op.steps) {
+    for (Cut& s : op.cuts) {
       if (s.input < 0 || why) continue;
       const auto id = b->identifier(s.input, s.dim);
       int64_t parts = s.parts;
       if (id) {
-        auto& before = cuts.try_emplace(*id, 1).first->second;
+        auto& before = done.try_emplace(*id, 1).first->second;
         parts = before *= s.parts;
       }
       if (!s.sizes.empty()) {
@@ -122,10 +122,10 @@ class Fit {
       throw Error(
           ErrorKind::plan,
           fmt::format("[plan.fit] {} ({}): {}", to_string(op.key), short_form(node.loc), *why),
-          "pas_config.strict refuses shapes that the plan's steps do not divide");
+          "pas_config.strict refuses shapes that the plan's cuts do not divide");
     out_.warnings.push_back(fmt::format("{} ({}) is replicated for these shapes: {}",
                                         to_string(op.key), short_form(node.loc), *why));
-    op.steps = {{-1, 0, op.parts()}};
+    op.cuts = {{-1, 0, op.parts()}};
     return op;
   }
 
@@ -136,13 +136,13 @@ class Fit {
     op.key = {node.module, node.op, node.ordinal};
     op.stage = m.stage;
     op.devices = plan_.stage_devices[static_cast<size_t>(m.stage)];
-    op.steps = {{-1, 0, static_cast<int>(op.devices.size())}};
+    op.cuts = {{-1, 0, static_cast<int>(op.devices.size())}};
     if (m.entry != nullptr) {
       OpPlan near = *m.entry;
       const size_t warned = out_.warnings.size();
       near = fitted(node, std::move(near));
       out_.warnings.resize(warned);
-      op.steps = std::move(near.steps);
+      op.cuts = std::move(near.cuts);
       op.devices = std::move(near.devices);
     } else {
       follow_operands(node, op);
@@ -162,40 +162,40 @@ class Fit {
       if (producer < 0) continue;
       const OpPlan& maker = out_.ops[static_cast<size_t>(producer)];
       if (maker.stage != op.stage) continue;
-      if (auto steps = follow(*b, static_cast<int>(i), inputs[i], producer)) {
-        op.steps = *steps;
+      if (auto cuts = follow(*b, static_cast<int>(i), inputs[i], producer)) {
+        op.cuts = *cuts;
         op.devices = maker.devices;
       }
       return;
     }
   }
 
-  // Steps that cut operand `input` as its producer makes it; nothing if this call cannot be.
-  std::optional<std::vector<Step>> follow(const Binding& b, int input, int value,
-                                          int producer) const {
+  // Cuts of operand `input` as its producer makes it; nothing if this call cannot be.
+  std::optional<std::vector<Cut>> follow(const Binding& b, int input, int value,
+                                         int producer) const {
     const Node& maker = graph_.nodes[static_cast<size_t>(producer)];
     const auto of = binding(maker);
     const auto which = static_cast<size_t>(
         std::find(maker.outputs.begin(), maker.outputs.end(), value) - maker.outputs.begin());
-    std::vector<Step> steps;
-    std::map<std::string, int64_t> cuts;
-    for (const Step& s : out_.ops[static_cast<size_t>(producer)].steps) {
-      Step mine{-1, 0, s.parts};
+    std::vector<Cut> cuts;
+    std::map<std::string, int64_t> done;
+    for (const Cut& s : out_.ops[static_cast<size_t>(producer)].cuts) {
+      Cut mine{-1, 0, s.parts};
       if (s.input >= 0) {
         const TensorSplit t = of->split(s.input, s.dim, s.parts, true).outputs.at(which);
         if (t.kind == TensorSplit::Kind::dims) {
           if (t.axes.size() != 1 || s.uneven) return {};
           const auto id = b.identifier(input, t.axes[0]);
           if (!id) return {};
-          auto& before = cuts.try_emplace(*id, 1).first->second;
+          auto& before = done.try_emplace(*id, 1).first->second;
           before *= s.parts;
           if (b.refusal(input, t.axes[0], before)) return {};
           mine = {input, t.axes[0], s.parts};
         }
       }
-      steps.push_back(mine);
+      cuts.push_back(mine);
     }
-    return steps;
+    return cuts;
   }
 
   const Plan& plan_;

@@ -14,7 +14,7 @@ using json = nlohmann::ordered_json;
 
 constexpr int kFormat = 1;
 
-std::string text_of(const Step& s) {
+std::string text_of(const Cut& s) {
   if (s.input < 0) return fmt::format("replicate {}", s.parts);
   if (!s.sizes.empty())
     return fmt::format("input {} dim {} into sizes {}", s.input, s.dim, fmt::join(s.sizes, ","));
@@ -23,31 +23,31 @@ std::string text_of(const Step& s) {
 }
 
 std::string text_of(const OpPlan& op) {
-  std::vector<std::string> steps;
-  for (const Step& s : op.steps) steps.push_back(text_of(s));
+  std::vector<std::string> cuts;
+  for (const Cut& s : op.cuts) cuts.push_back(text_of(s));
   std::string hooks;
   for (const auto& [name, value] :
        {std::pair{"before", op.hooks.before}, {"after", op.hooks.after}, {"meta", op.hooks.meta}})
     if (!value.empty()) hooks += fmt::format(", {} {}", name, value);
   return fmt::format("stage {}  {}{}: {} on {}{}", op.stage, to_string(op.key),
                      op.recompute < 0 ? "" : fmt::format(" recompute {}", op.recompute),
-                     steps.empty() ? "whole" : fmt::format("{}", fmt::join(steps, ", ")),
+                     cuts.empty() ? "whole" : fmt::format("{}", fmt::join(cuts, ", ")),
                      fmt::join(op.devices, ","), hooks);
 }
 
 json json_of(const Plan& plan) {
   json ops = json::array();
   for (const OpPlan& op : plan.ops) {
-    json steps = json::array();
-    for (const Step& s : op.steps) {
-      steps.push_back({{"input", s.input}, {"dim", s.dim}, {"parts", s.parts}});
-      if (s.uneven) steps.back()["uneven"] = true;
-      if (!s.sizes.empty()) steps.back()["sizes"] = s.sizes;
+    json cuts = json::array();
+    for (const Cut& s : op.cuts) {
+      cuts.push_back({{"input", s.input}, {"dim", s.dim}, {"parts", s.parts}});
+      if (s.uneven) cuts.back()["uneven"] = true;
+      if (!s.sizes.empty()) cuts.back()["sizes"] = s.sizes;
     }
     ops.push_back({{"module", op.key.module},
                    {"op", op.key.op},
                    {"ordinal", op.key.ordinal},
-                   {"steps", steps},
+                   {"steps", cuts},
                    {"devices", op.devices},
                    {"stage", op.stage},
                    {"recompute", op.recompute}});
@@ -84,7 +84,7 @@ std::string to_string(const OpKey& key) {
 
 int OpPlan::parts() const {
   int n = 1;
-  for (const Step& s : steps) n *= s.parts;
+  for (const Cut& s : cuts) n *= s.parts;
   return n;
 }
 
@@ -129,14 +129,14 @@ OpPlan op_from(const json& o, const Plan& plan) {
   OpPlan op;
   op.key = {o.at("module"), o.at("op"), o.at("ordinal")};
   for (const json& s : o.at("steps")) {
-    op.steps.push_back({s.at("input"), s.at("dim"), s.at("parts"), s.value("uneven", false),
-                        s.value("sizes", std::vector<int64_t>{})});
-    const auto& sizes = op.steps.back().sizes;
-    if (!sizes.empty() && static_cast<int>(sizes.size()) != op.steps.back().parts)
+    op.cuts.push_back({s.at("input"), s.at("dim"), s.at("parts"), s.value("uneven", false),
+                       s.value("sizes", std::vector<int64_t>{})});
+    const auto& sizes = op.cuts.back().sizes;
+    if (!sizes.empty() && static_cast<int>(sizes.size()) != op.cuts.back().parts)
       fail(ErrorKind::state, "[plan.load] {}: {} sizes of {} parts", to_string(op.key),
-           sizes.size(), op.steps.back().parts);
-    if (op.steps.back().parts < 1)
-      fail(ErrorKind::state, "[plan.load] {}: {} parts", to_string(op.key), op.steps.back().parts);
+           sizes.size(), op.cuts.back().parts);
+    if (op.cuts.back().parts < 1)
+      fail(ErrorKind::state, "[plan.load] {}: {} parts", to_string(op.key), op.cuts.back().parts);
   }
   op.devices = o.at("devices").get<std::vector<int>>();
   op.stage = o.at("stage");

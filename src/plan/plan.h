@@ -13,14 +13,14 @@
 
 namespace nns::plan {
 
-// One partition step of an operator: cut in `parts` along the identifier that its annotation gives
+// One cut of an operator: in `parts` along the identifier that its annotation gives
 // dimension `dim` of tensor operand `input`; input -1 replicates `parts` times instead. Parts are
 // equal, or differ by one where `uneven`, or have the `sizes` given (then `uneven` too).
-struct Step {
+struct Cut {
   int input = -1, dim = 0, parts = 1;
   bool uneven = false;
   std::vector<int64_t> sizes = {};
-  bool operator==(const Step&) const = default;
+  bool operator==(const Cut&) const = default;
 };
 
 // Name of an operator that survives re-tracing.
@@ -41,7 +41,7 @@ struct Hooks {
 
 struct OpPlan {
   OpKey key;
-  std::vector<Step> steps;   // outer first; parts row-major over them (the last varies fastest)
+  std::vector<Cut> cuts;     // outer first; parts row-major over them (the last varies fastest)
   std::vector<int> devices;  // plan device of each part; repeats run one after another there
   int stage = 0;
   int recompute = -1;  // recompute group, or -1
@@ -71,7 +71,7 @@ struct Plan {
   std::vector<std::string>
       orders;  // of "custom", per pipeline rank: "F0 F1 B0 B1", "F1:0" with stage
   WeightHome weights = WeightHome::replicated;
-  bool strict = false;     // a shape that the steps do not fit is an error (pas_config.strict)
+  bool strict = false;     // a shape that the cuts do not fit is an error (pas_config.strict)
   uint64_t structure = 0;  // graph::structure_hash of the graph it was made for
 
   int units() const { return runtime_ngpus / plan_ngpus; }
@@ -109,13 +109,13 @@ struct Fitted {
 // Fits the plan to a graph: the one it was made for, maybe of other shapes, or another one of the
 // same model, whose weights rest where the first graph of the plan has put them (`rests`).
 //
-// A step that no longer divides makes uneven parts where the annotation allows; elsewhere the
+// A cut that no longer divides makes uneven parts where the annotation allows; elsewhere the
 // operator is replicated, with a warning. Operators go by module path, name and ordinal; one that
 // the plan does not know, or that cannot lie in the plan's stage, runs with what makes its
 // operands, cut as they are, or as other calls of it in its module that read weights.
 //
 // Throws a plan Error as `match` does for a training graph without `rests`, for a strict plan
-// wherever a step does not divide, and where no stage can hold a buffer that is written.
+// wherever a cut does not divide, and where no stage can hold a buffer that is written.
 Fitted fit(const Plan& plan, const graph::Graph& graph, const Resting* rests = nullptr);
 
 // The graph with weights that are read in other stages than those they rest in handed on from

@@ -1,5 +1,5 @@
 // nnscaler._C.runtime: what generated programs call beside operators.
-#include "tensor/register.h"
+#include "tensor/modules.h"
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>

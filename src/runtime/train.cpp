@@ -12,7 +12,7 @@
 
 #include "script/state.h"
 #include "tensor/box.h"
-#include "tensor/register.h"
+#include "tensor/modules.h"
 
 namespace nns::runtime {
 namespace {

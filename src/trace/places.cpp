@@ -48,10 +48,10 @@ std::vector<NamedArg> with_self(const ViewStep& step, int value) {
 
 }  // namespace
 
-Sharing sharing_of(const std::string& op, const std::vector<NamedArg>& args, size_t index,
-                   const TensorType& in, const std::vector<TensorType>& outs, bool contiguous,
-                   bool identity, bool marked) {
-  using Kind = Sharing::Kind;
+Aliasing aliasing_of(const std::string& op, const std::vector<NamedArg>& args, size_t index,
+                     const TensorType& in, const std::vector<TensorType>& outs, bool contiguous,
+                     bool identity, bool marked) {
+  using Kind = Aliasing::Kind;
   const View view = view_of(op);
   if (view == View::none || view == View::perhaps || view == View::copy) {
     if (identity) return {Kind::view, {"aten::alias", {{"self", ValueRef{}}}}};

@@ -24,7 +24,7 @@ struct ViewStep {
 };
 
 // How the result of a call shares memory with its first tensor.
-struct Sharing {
+struct Aliasing {
   enum class Kind {
     none,   // new memory
     view,   // certainly the same memory, seen through `step`
@@ -37,9 +37,9 @@ struct Sharing {
 // Returns how output `index` of the call shares memory with its first tensor argument.
 // `contiguous`: that tensor is known to be dense in row-major order. `identity`: the call returns
 // it unchanged. `marked`: the schema says that the result is a view.
-Sharing sharing_of(const std::string& op, const std::vector<NamedArg>& args, size_t index,
-                   const TensorType& in, const std::vector<TensorType>& outs, bool contiguous,
-                   bool identity, bool marked);
+Aliasing aliasing_of(const std::string& op, const std::vector<NamedArg>& args, size_t index,
+                     const TensorType& in, const std::vector<TensorType>& outs, bool contiguous,
+                     bool identity, bool marked);
 
 class Places {
  public:

@@ -370,18 +370,18 @@ int Recorder::push_results(lua_State* L, const c10::FunctionSchema& schema, cons
   for (int id : values) types.push_back(type_of({id}));
 
   const auto handle_for = [&](size_t k, bool marked) {
-    Sharing sharing;
+    Aliasing aliasing;
     if (source >= 0) {
       const int before = places_.read(source);
-      sharing = sharing_of(op, args, k, type_of({before}), types, places_.contiguous(source),
-                           identity, marked);
+      aliasing = aliasing_of(op, args, k, type_of({before}), types, places_.contiguous(source),
+                             identity, marked);
     }
     const bool contiguous = keeps_contiguous(op, args, dense, source < 0);
-    if (sharing.kind == Sharing::Kind::view)
-      return places_.add_view(source, std::move(sharing.step), values[k],
+    if (aliasing.kind == Aliasing::Kind::view)
+      return places_.add_view(source, std::move(aliasing.step), values[k],
                               contiguous && places_.contiguous(source));
     const int handle = places_.add(StorageKind::fresh, "", values[k], contiguous);
-    if (sharing.kind == Sharing::Kind::maybe) places_.may_share(source, handle);
+    if (aliasing.kind == Aliasing::Kind::maybe) places_.may_share(source, handle);
     return handle;
   };
 

@@ -10,9 +10,9 @@
 #include "tensor/call.h"
 #include "tensor/door.h"
 #include "tensor/scope.h"
+#include "trace/own_ops.h"
 #include "trace/probe.h"
 #include "trace/recorder.h"
-#include "trace/register.h"
 #include "trace/schemas.h"
 #include "trace/source.h"
 
@@ -347,7 +347,7 @@ int open_module(lua_State* L) {
                             {"anchor", guarded<anchor>},
                             {"tracing", guarded<tracing>}});
   add_probe(L);
-  add_register(L);
+  add_own_ops(L);
   add_schemas(L);
   return 1;
 }

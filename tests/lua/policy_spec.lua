@@ -228,7 +228,7 @@ describe('policies', function()
       g:partition(linear(g), { input = 1, dim = 0, sizes = { 20, 12 } })
       g:partition(linear(g), { input = 1, dim = 0 }, 2)
     end, 4))
-    assert.matches("'%w+' is cut already; sizes are given in the first step",
+    assert.matches("'%w+' is cut already; sizes are given with the first cut",
       message(run, function(g)
         g:partition(linear(g), { input = 1, dim = 0 }, 2)
         g:partition(linear(g), { input = 1, dim = 0, sizes = { 20, 12 } })

@@ -33,7 +33,7 @@ std::string refusal(const Variables& variables) {
 std::string backend(const std::string& wanted, const Launch& launch,
                     const Variables& variables = {}) {
   try {
-    return choose_backend(wanted, launch, environment(variables));
+    return job::name_of(choose_backend(wanted, launch, environment(variables)));
   } catch (const Error& e) {
     return e.message();
   }
@@ -125,7 +125,8 @@ TEST_CASE("the back end follows from the launcher") {
         "(mpirun); expected mpi, gloo or nccl");
   const auto on_gpu = [](const std::string& wanted, const Launch& launch) {
     try {
-      return choose_backend(wanted, launch, [](const std::string&) { return std::nullopt; }, true);
+      return job::name_of(
+          choose_backend(wanted, launch, [](const std::string&) { return std::nullopt; }, true));
     } catch (const Error& e) {
       return std::string(e.message());
     }

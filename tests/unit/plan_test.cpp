@@ -72,7 +72,7 @@ TEST_CASE("an operator that the plan does not know inherits its producer's entry
   const auto fitted = fit(p, g);
   REQUIRE(fitted.ops.size() == 2);
   CHECK(fitted.ops[1].devices == p.ops[0].devices);
-  CHECK(fitted.ops[1].steps == p.ops[0].steps);
+  CHECK(fitted.ops[1].cuts == p.ops[0].cuts);
   CHECK(fitted.ops[1].stage == p.ops[0].stage);
   REQUIRE(fitted.notes.size() == 1);
   CHECK_THAT(fitted.notes[0], Catch::Contains("proj aten::silu#0 is not in the plan"));
@@ -101,12 +101,12 @@ TEST_CASE("a plan fits other shapes") {
   for (auto& v : g.values) v.type.shape = {4, 7};
   auto fitted = fit(p, g);
   CHECK(fitted.warnings.empty());
-  CHECK(fitted.ops[0].steps == std::vector<Step>{{0, 1, 2, true}});
+  CHECK(fitted.ops[0].cuts == std::vector<Cut>{{0, 1, 2, true}});
   p.strict = true;
   CHECK_THROWS_WITH(fit(p, g), Catch::Contains("[plan.fit] fc aten::relu#0") &&
                                    Catch::Contains("is 7 long, which 2 does not divide"));
-  for (auto& op : p.ops) op.steps[0].uneven = true;  // as asked for: strict takes it
-  CHECK(fit(p, g).ops[0].steps[0].uneven);
+  for (auto& op : p.ops) op.cuts[0].uneven = true;  // as asked for: strict takes it
+  CHECK(fit(p, g).ops[0].cuts[0].uneven);
   p = plan_for(two_linears());
   for (auto& v : g.values) v.type.shape = {4, 1};
   fitted = fit(p, g);
@@ -114,32 +114,32 @@ TEST_CASE("a plan fits other shapes") {
   CHECK_THAT(fitted.warnings[0], Catch::Contains("fc aten::relu#0") &&
                                      Catch::Contains("replicated for these shapes") &&
                                      Catch::Contains("too short for 2 parts"));
-  CHECK(fitted.ops[0].steps == std::vector<Step>{{-1, 0, 2}});
+  CHECK(fitted.ops[0].cuts == std::vector<Cut>{{-1, 0, 2}});
 }
 
 TEST_CASE("parts of given sizes fit the length that they make up") {
   Plan p = plan_for(two_linears());
   auto g = two_linears();
-  for (auto& op : p.ops) op.steps = {{0, 1, 2, true, {3, 5}}};
-  CHECK(fit(p, g).ops[0].steps == p.ops[0].steps);
+  for (auto& op : p.ops) op.cuts = {{0, 1, 2, true, {3, 5}}};
+  CHECK(fit(p, g).ops[0].cuts == p.ops[0].cuts);
   for (auto& v : g.values) v.type.shape = {4, 10};
   const auto fitted = fit(p, g);
   REQUIRE(fitted.warnings.size() == 2);
   CHECK_THAT(fitted.warnings[0], Catch::Contains("sizes 3,5 are not those of 2 parts") &&
                                      Catch::Contains("which is 10 long"));
-  CHECK(fitted.ops[0].steps == std::vector<Step>{{-1, 0, 2}});
+  CHECK(fitted.ops[0].cuts == std::vector<Cut>{{-1, 0, 2}});
 }
 
 TEST_CASE("an operator that the plan does not know is cut as its operand is") {
   auto g = two_linears("aten::silu");
   g.training = false;
   const auto fitted = fit(plan_for(two_linears()), g);
-  CHECK(fitted.ops[1].steps == std::vector<Step>{{0, 1, 2}});
+  CHECK(fitted.ops[1].cuts == std::vector<Cut>{{0, 1, 2}});
   REQUIRE(fitted.notes.size() == 1);
   CHECK_THAT(fitted.notes[0], Catch::Contains("proj aten::silu#0 is not in the plan"));
   g.nodes[1].op = "aten::softmax.int";  // its dim cannot be cut
   g.nodes[1].args = {{"self", graph::ValueRef{1}}, {"dim", int64_t{1}}, {"dtype", {}}};
-  CHECK(fit(plan_for(two_linears()), g).ops[1].steps == std::vector<Step>{{-1, 0, 2}});
+  CHECK(fit(plan_for(two_linears()), g).ops[1].cuts == std::vector<Cut>{{-1, 0, 2}});
 }
 
 TEST_CASE("a plan is for its number of devices") {

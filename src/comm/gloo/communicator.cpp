@@ -19,6 +19,7 @@
 #include "comm/gloo/worker.h"
 #include "comm/staged.h"
 #include "comm/store.h"
+#include "job/backends.h"
 #include "launch/wire.h"
 
 namespace nns::comm {
@@ -190,7 +191,7 @@ class GlooCommunicator : public Communicator {
     group(std::move(all));
   }
 
-  std::string backend() const override { return "gloo"; }
+  std::string backend() const override { return job::name_of(job::Backend::gloo); }
   int rank() const override { return launch_.rank; }
   int size() const override { return launch_.size; }
 

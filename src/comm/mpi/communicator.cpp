@@ -9,6 +9,7 @@
 #include "comm/backend.h"
 #include "comm/mpi/world.h"
 #include "comm/staged.h"
+#include "job/backends.h"
 
 namespace nns::comm {
 namespace {
@@ -95,7 +96,7 @@ class MpiCommunicator : public Communicator {
   MpiCommunicator(const Launch& launch, const ConnectOptions& options)
       : world_(std::make_shared<MpiWorld>(launch, options)) {}
 
-  std::string backend() const override { return "mpi"; }
+  std::string backend() const override { return job::name_of(job::Backend::mpi); }
   int rank() const override { return world_->rank(); }
   int size() const override { return world_->size(); }
 

@@ -15,6 +15,7 @@
 #include "comm/nccl/mail.h"
 #include "comm/nccl/process_group.h"
 #include "comm/store.h"
+#include "job/backends.h"
 
 namespace nns::comm {
 namespace {
@@ -231,7 +232,7 @@ class NcclCommunicator : public Communicator {
                   milliseconds(options.timeout_s),
                   join_store("nccl", me, milliseconds(options.join_timeout_s))})) {}
 
-  std::string backend() const override { return "nccl"; }
+  std::string backend() const override { return job::name_of(job::Backend::nccl); }
   int rank() const override { return place_->rank; }
   int size() const override { return size_; }
 

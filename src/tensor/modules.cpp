@@ -1,5 +1,5 @@
 // The entry of libnnscaler_torch: registers the C++ modules that need LibTorch.
-#include "tensor/register.h"
+#include "tensor/modules.h"
 
 extern "C" void nns_register_torch(lua_State* L) {
   nns::tensor::open(L);

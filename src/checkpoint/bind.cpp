@@ -10,7 +10,7 @@
 #include "checkpoint/writer.h"
 #include "script/state.h"
 #include "tensor/box.h"
-#include "tensor/register.h"
+#include "tensor/modules.h"
 
 namespace nns::checkpoint {
 namespace {

@@ -7,7 +7,7 @@
 #include "ops/philox.h"
 #include "script/state.h"
 #include "tensor/box.h"
-#include "tensor/register.h"
+#include "tensor/modules.h"
 
 namespace nns::data {
 namespace {

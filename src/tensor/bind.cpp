@@ -7,7 +7,7 @@
 #include "tensor/arguments.h"
 #include "tensor/call.h"
 #include "tensor/calling.h"
-#include "tensor/register.h"
+#include "tensor/modules.h"
 
 namespace nns::tensor {
 namespace {

@@ -1,6 +1,6 @@
 // nnscaler.register_op: composites (Lua functions over tensors, recorded as one node) and operators
 // of the user's library.
-#include "trace/register.h"
+#include "trace/own_ops.h"
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
@@ -323,7 +323,7 @@ int load_library(lua_State* L) {
 
 }  // namespace
 
-void add_register(lua_State* L) {
+void add_own_ops(lua_State* L) {
   operators::clear_registered();  // those of an earlier script of this thread
   script::set_functions(L, {{"register_op", guarded<register_op>},
                             {"composite", guarded<composite>},
