@@ -29,6 +29,7 @@ using Types = std::vector<TensorType>;
 constexpr int64_t kMostElements = 1 << 20;  // of all tensors of a call that runs on true shapes
 constexpr int64_t kSmall = 8;               // sizes up to it are never changed
 constexpr int64_t kStep = 2;                // by which small sizes are varied: even stays even
+constexpr int64_t kFar = 16;                // steps after which growth must still be linear
 
 // What stands for the tensors of a call.
 struct Tensors {
@@ -166,7 +167,9 @@ Types run_twice(const c10::OperatorHandle& handle, const std::vector<NamedArg>& 
   return types;
 }
 
-// Result sizes as linear functions of those sizes that are too large to run with.
+// Result sizes as linear functions of those sizes that are too large to run with. Odd sizes are
+// odd in small too, so that halves are exact; far from the first sizes, squares and divisions by
+// what is up to kFar * kStep are seen not to be linear.
 Types run_in_small(const c10::OperatorHandle& handle, const std::vector<NamedArg>& args,
                    const std::vector<graph::Value>& values, const std::vector<int>& operands) {
   Sizes base;
@@ -176,13 +179,17 @@ Types run_in_small(const c10::OperatorHandle& handle, const std::vector<NamedArg
       if (size > kSmall && value.data.empty()) base.emplace(size, 0);
   }
   int64_t next = kSmall;
-  for (auto& [size, small] : base) small = std::min(size, next += kStep + kStep);
+  for (auto& [size, small] : base) {
+    next += kStep + kStep;
+    small = std::min(size, next + size % kStep);
+  }
   Types types = run_twice(handle, args, values, base), all = types;
   Sizes grown = base;
   const Types first = types;
   for (const auto& [size, small] : base) {
     Sizes sizes = base;
-    sizes[size] = grown[size] = small + kStep;
+    sizes[size] = small + kStep;
+    grown[size] = small + kFar * kStep;
     const Types other = run_small(handle, args, values, sizes, 0.5);
     for (size_t k = 0; k < types.size(); ++k)
       for (size_t d = 0; d < types[k].shape.size(); ++d) {
@@ -191,7 +198,7 @@ Types run_in_small(const c10::OperatorHandle& handle, const std::vector<NamedArg
         if (far % kStep != 0)
           throw Error(ErrorKind::model, "the sizes of its results are not known at this size");
         types[k].shape[d] += far / kStep;
-        all[k].shape[d] += change;
+        all[k].shape[d] += kFar * change;
       }
   }
   if (run_small(handle, args, values, grown, 0.5) != all)
