@@ -83,6 +83,7 @@ describe('lua/meta', function()
   end)
 
   it('is not part of the library that the binary holds', function()
+    if os.getenv 'NNSCALER_LUA_PATH' then return pending('the library is read from a folder') end
     local ok, message = pcall(require, 'meta.base')
     assert.is_false(ok)
     assert.matches("no module 'meta.base' in the nnscaler library", tostring(message), 1, true)

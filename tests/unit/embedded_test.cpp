@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "codegen/lua.h"
 #include "lower/lower.h"
+#include "support/graph_text.h"
 
 using namespace nns;
 
@@ -11,32 +12,16 @@ namespace {
 
 // y = relu(x · w), twice returned, beside its largest places and the parameter itself.
 graph::Graph two_results() {
-  graph::Graph g;
-  g.name = "Two";
-  g.values = {{0, {{2, 3}, DType::f64}, graph::Role::input, true, "x", -1, {}},
-              {1, {{3, 4}, DType::f64}, graph::Role::parameter, true, "w", -1, {}},
-              {2, {{2, 4}, DType::f64}, graph::Role::activation, true, "", 0, {}},
-              {3, {{2, 4}, DType::f64}, graph::Role::activation, true, "", 1, {}},
-              {4, {{2}, DType::i64}, graph::Role::activation, false, "", 2, {}}};
-  g.inputs = {0};
-  g.parameters = {1};
-  const auto node = [&](const char* op, std::vector<graph::NamedArg> args, int out) {
-    graph::Node n;
-    n.id = static_cast<int>(g.nodes.size());
-    n.op = op;
-    n.args = std::move(args);
-    n.outputs = {out};
-    g.nodes.push_back(std::move(n));
-  };
-  node("aten::mm", {{"self", graph::ValueRef{0}}, {"mat2", graph::ValueRef{1}}}, 2);
-  node("aten::relu", {{"self", graph::ValueRef{2}}}, 3);
-  node("aten::argmax", {{"self", graph::ValueRef{3}}, {"dim", int64_t{1}}, {"keepdim", false}}, 4);
-  using Fields = std::vector<std::pair<std::string, graph::Nest>>;
-  g.outputs = {{graph::ValueRef{3}},
-               {Fields{{"again", {graph::ValueRef{3}}},
-                       {"top", {graph::ValueRef{4}}},
-                       {"w", {graph::ValueRef{1}}}}}};
-  return g;
+  return test::read_graph(R"(
+graph "Two" training
+  input     %x "x": float64[2, 3] grad
+  parameter %w "w": float64[3, 4] grad
+  %h = aten::mm(self=%x, mat2=%w)
+  %y = aten::relu(self=%h)
+  %t = aten::argmax(self=%y, dim=1, keepdim=false)
+  output    %y
+  output    {"again"=%y, "top"=%t, "w"=%w}
+)");
 }
 
 lower::Options embedded() {

@@ -8,6 +8,7 @@
 #include "graph/difference.h"
 #include "lower/program_json.h"
 #include "plan/builder.h"
+#include "support/graph_text.h"
 
 using namespace nns;
 using Json = nlohmann::ordered_json;
@@ -16,35 +17,18 @@ namespace {
 
 // loss = sum(relu(x · w + c)), with a constant c and a place in the source for each call.
 graph::Graph network() {
-  graph::Graph g;
-  g.name = "Net";
-  g.values = {{0, {{2, 4}, DType::f32}, graph::Role::input, false, "x", -1, {}},
-              {1, {{4, 4}, DType::f32}, graph::Role::parameter, true, "fc.weight", -1, {}},
-              {2, {{1}, DType::f32}, graph::Role::constant, false, "", -1, std::string(4, '\x3f')},
-              {3, {{2, 4}, DType::f32}, graph::Role::activation, true, "", 0, {}},
-              {4, {{2, 4}, DType::f32}, graph::Role::activation, true, "", 1, {}},
-              {5, {{2, 4}, DType::f32}, graph::Role::activation, true, "", 2, {}},
-              {6, {{}, DType::f32}, graph::Role::activation, true, "", 3, {}}};
-  g.inputs = {0};
-  g.parameters = {1};
-  const auto node = [&](const char* op, std::vector<graph::NamedArg> args, int out) {
-    graph::Node n;
-    n.id = static_cast<int>(g.nodes.size());
-    n.op = op;
-    n.args = std::move(args);
-    n.outputs = {out};
-    n.module = n.id < 2 ? "fc" : "";
-    n.loc = {"models/mlp.lua", 10 + n.id};
-    g.nodes.push_back(std::move(n));
-  };
-  using graph::ValueRef;
-  node("aten::mm", {{"self", ValueRef{0}}, {"mat2", ValueRef{1}}}, 3);
-  node("aten::add.Tensor", {{"self", ValueRef{3}}, {"other", ValueRef{2}}, {"alpha", int64_t{1}}},
-       4);
-  node("aten::relu", {{"self", ValueRef{4}}}, 5);
-  node("aten::sum", {{"self", ValueRef{5}}, {"dtype", std::monostate{}}}, 6);
-  g.outputs = {{ValueRef{6}}};
-  graph::verify(g);
+  graph::Graph g = test::read_graph(R"(
+graph "Net" training
+  input     %x "x": float32[2, 4]
+  parameter %w "fc.weight": float32[4, 4] grad
+  constant  %c "": float32[1] values=0.75
+  %y = aten::mm(self=%x, mat2=%w)  -- fc
+  %z = aten::add.Tensor(self=%y, other=%c, alpha=1)  -- fc
+  %r = aten::relu(self=%z)
+  %l = aten::sum(self=%r, dtype=nil)
+  output    %l
+)");
+  for (graph::Node& n : g.nodes) n.loc = {"models/mlp.lua", 10 + n.id};
   return g;
 }
 
