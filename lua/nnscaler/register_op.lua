@@ -1,5 +1,6 @@
 --- Operators of your own. A composite is a Lua function over tensors that a graph holds as one
---- node, with an annotation that says how it may be split; its derivative follows from its body:
+--- node, with an annotation that says how it may be split; its derivative follows from its body, or
+--- from a function `backward` that writes the same out:
 ---
 ---   local swiglu = nnscaler.register_op('mylib::swiglu', {
 ---     annotation = 'n k+, h k+, h k+ -> n h',
@@ -19,6 +20,9 @@ local M = { specs = {} }
 ---@field annotation? string|string[]|fun(...): string|string[] how it may be split; a function gets
 ---  { shape, dtype } of each tensor, and the plain arguments. Without: never split.
 ---@field body? fun(...): ... of a composite: pure, over its arguments alone
+---@field backward? fun(...): ... of a composite: the same derivative as the body's, written out. Gets
+---  the gradients of the results, the body's arguments and the results; returns the gradient of each
+---  tensor argument in order, or nil. Without: it follows from the body.
 ---@field args? string[] names of the body's arguments; by default those it is written with
 ---@field rules? table[] transform rules { input, dim, inputs = { 'R'|'V'|'D0', … }, outputs,
 ---  modify = fun(arguments, parts, part): table of plain arguments to change }
@@ -31,7 +35,7 @@ local M = { specs = {} }
 ---@field inputs? fun(generator): any[] arguments to verify it with, in float64
 
 local known = { annotation = true, body = true, args = true, rules = true, library = true,
-  infer = true, inputs = true, flops = true, kind = true }
+  infer = true, inputs = true, flops = true, kind = true, backward = true }
 
 local function refuse(name, message, hint)
   fail('usage', 'register_op', ('%s: %s'):format(tostring(name), message), hint)
@@ -62,6 +66,13 @@ local function check(name, spec)
   if spec.body ~= nil and type(spec.body) ~= 'function' then
     refuse(name, ('body is a %s; expected a function'):format(type(spec.body)))
   end
+  if spec.backward ~= nil and type(spec.backward) ~= 'function' then
+    refuse(name, ('backward is a %s; expected a function'):format(type(spec.backward)))
+  end
+  if spec.backward and not spec.body then
+    refuse(name, 'has a backward but no body; expected both',
+      "the derivative of a library's operator is the library's")
+  end
   if spec.body and spec.library then
     refuse(name, 'has a body and a library; expected one of them')
   end
@@ -82,7 +93,7 @@ function M.register(name, spec)
   if spec.library then C.load_library(spec.library) end
   C.register_op {
     name = name, annotation = spec.annotation, body = spec.body, infer = spec.infer,
-    rules = spec.rules, flops = spec.flops, kind = spec.kind,
+    rules = spec.rules, flops = spec.flops, kind = spec.kind, backward = spec.backward,
   }
   local call
   if spec.body then

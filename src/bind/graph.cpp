@@ -225,13 +225,16 @@ int from_json_text(lua_State* L) {  // (text) → graph
   return 1;
 }
 
-// () → rows of the operator table: list of {name, annotated, random, view, constant, mutates}
+// () → the operators of the system: list of {name, annotated, random, view, constant, mutates,
+// examples}, the last a list of texts (operators/record.h)
 int ops(lua_State* L) {
   auto rows = operators::all_records();
   std::erase_if(rows, [](const operators::Record* row) { return !row->infer; });  // communication
   push_list(L, rows, [L](const operators::Record* row) {
-    lua_createtable(L, 0, 6);
+    lua_createtable(L, 0, 7);
     set_string(L, "name", row->name);
+    push_list(L, row->examples, [L](const std::string& text) { push_string(L, text); });
+    lua_setfield(L, -2, "examples");
     const auto set = [L](const char* key, bool value) {
       lua_pushboolean(L, value);
       lua_setfield(L, -2, key);

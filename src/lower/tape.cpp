@@ -47,7 +47,8 @@ std::vector<Ref> Tape::expand(const operators::Record& composite, std::string_vi
 std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, const CallSite& site,
                              const std::vector<TensorType>* types) {
   const operators::Record* record = operators::find(op);
-  if (record != nullptr && record->body) return expand(*record, op, args, site);
+  if (record != nullptr && record->body && !record->backward)
+    return expand(*record, op, args, site);
   const bool derives =
       record != nullptr && record->derivative.kind != operators::DerivativeKind::none;
   const operators::Derivative* rule = derives ? &record->derivative : nullptr;
@@ -83,6 +84,12 @@ std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, co
         if (hint.empty()) hint = name;
       }
     }
+  }
+  if (record != nullptr && record->body) {  // its derivative is a rule of its own
+    CallSite plain = site;
+    plain.grad_enabled = false;
+    entry.outs = expand(*record, op, entry.args, plain);
+    emitted = true;
   }
   if (!emitted)
     entry.outs = types != nullptr ? e_.call_typed(op, entry.args, *types) : e_.call(op, entry.args);

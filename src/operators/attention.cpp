@@ -323,6 +323,35 @@ void add_attention(Records& records) {
   });
   records.derive("aten::_scaled_dot_product_flash_attention_for_cpu", gradient(flash_back));
   records.derive("nnscaler::attention", gradient(own_back));
+
+  records.examples(
+      "scaled_dot_product_attention",
+      "{ f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 6) }, { f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, "
+      "10, 6), b(6, 10):logical_or(b(6, 10):mul(0):eq(0)) }, { f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, "
+      "4, 6, 8), { is_causal = true } }, { f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 6), f(2, 1, "
+      "6, 10) }, { f(2, 4, 6, 8), f(2, 2, 10, 8), f(2, 2, 10, 8), { enable_gqa = true } }");
+  records.examples("_scaled_dot_product_flash_attention_for_cpu",
+                   "{ f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 8) }, { f(2, 4, 6, 8), f(2, 4, "
+                   "10, 8), f(2, 4, 10, 8), 0, false, { attn_mask = f(2, 1, 6, 10) } }, { f(2, 4, "
+                   "6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), 0, true }");
+  records.examples("_scaled_dot_product_flash_attention_for_cpu_backward",
+                   "local q, k, v = f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 8) local out, lse = "
+                   "aten._scaled_dot_product_flash_attention_for_cpu(q, k, v) return { f(2, 4, 6, "
+                   "8), q, k, v, out, lse, 0, false }");
+  records.examples("nnscaler::attention",
+                   "{ f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 8) }, { f(2, 4, 6, 8), f(2, 4, 6, "
+                   "8), f(2, 4, 6, 8), true }");
+  records.examples("nnscaler::attention_backward",
+                   "local q, k, v = f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 8) local out, lse = "
+                   "aten._scaled_dot_product_flash_attention_for_cpu(q, k, v) return { f(2, 4, 6, "
+                   "8), q, k, v, out, lse }");
+  records.examples("nnscaler::attention_dropout",
+                   "{ n = 11, f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 6), nil, 0.5, false, nil, "
+                   "'a#0', 7, 3, 1 }, { n = 11, f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 6), "
+                   "f(2, 1, 6, 10), 0.5, false, nil, 'a#0', 7, 3, 1 }");
+  records.examples("nnscaler::attention_dropout_backward",
+                   "{ n = 13, f(2, 4, 6, 6), f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 6), nil, "
+                   "0.5, false, nil, 'a#0', 7, 3, 1, { true, true, true, false } }");
 }
 
 }  // namespace nns::operators

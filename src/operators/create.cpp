@@ -82,6 +82,23 @@ void add_creation(Records& records) {
   records.set({"aten::zeros_like", "aten::ones_like", "aten::full_like", "aten::empty_like",
                "aten::new_zeros", "aten::new_ones", "aten::new_full", "aten::new_empty"},
               [](Record& r) { r.shape_only = true; });
+
+  records.examples("zeros ones", "{ { 4, 6 } }, { { 4 }, { dtype = 'int64' } }, { {} }");
+  records.examples("empty", "{ { 4, 6 }, types_only = true }");
+  records.examples("full", "{ { 4, 6 }, 1.5 }, { { 4 }, 2 }, { { 4 }, true }");
+  records.examples("rand randn", "{ { 4, 6 }, { generator = generator } }");
+  records.examples("randint", "{ 5, { 4, 6 }, { generator = generator } }");
+  records.examples("zeros_like ones_like", "{ f(4, 6) }, { i(9, 4), { dtype = 'float32' } }");
+  records.examples("empty_like", "{ f(4, 6), types_only = true }");
+  records.examples("full_like", "{ f(4, 6), 2 }");
+  records.examples("new_empty", "{ f(4, 6), { 2, 3 }, types_only = true }");
+  records.examples("new_zeros new_ones",
+                   "{ f(4, 6), { 2, 3 } }, { f(4), { 2 }, { dtype = 'int64' } }");
+  records.examples("new_full", "{ f(4, 6), { 2, 3 }, 1.5 }");
+  records.examples("scalar_tensor", "{ 1.5 }, { 2, { dtype = 'int64' } }");
+  records.examples("arange", "{ 5 }, { 1, 7, 2 }, { op = 'arange.start', 2, 7 }, { 0.5, 2, 0.4 }");
+  records.examples("linspace", "{ 0, 1, 5 }");
+  records.examples("eye", "{ 4 }, { op = 'eye.m', 4, 6 }");
 }
 
 }  // namespace nns::operators

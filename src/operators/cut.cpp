@@ -297,6 +297,25 @@ void add_cuts(Records& records) {
   records.set({"aten::cat", "aten::stack"}, [](Record& r) { r.dense = Dense::kept; });
   records.set({"aten::select", "aten::slice", "aten::narrow"},
               [](Record& r) { r.dense = Dense::leading; });
+
+  records.examples("cat concat concatenate nnscaler::join",
+                   "{ { f(4, 6), f(2, 6) } }, { { f(4, 6), f(4, 2) }, 1 }");
+  records.examples("stack", "{ { f(4, 6), f(4, 6) } }, { { f(4, 6), f(4, 6), f(4, 6) }, -1 }");
+  records.examples("split", "{ f(4, 6), 4, 1 }, { op = 'split.sizes', f(4, 6), { 1, 3 } }");
+  records.examples("split_with_sizes", "{ f(4, 6), { 2, 4 }, 1 }");
+  records.examples("chunk", "{ f(4, 6), 4, 1 }, { f(5, 6), 3 }");
+  records.examples("tensor_split",
+                   "{ op = 'tensor_split.sections', f(4, 7), 3, 1 }, { op = "
+                   "'tensor_split.indices', f(4, 6), { 1, 4 }, 1 }");
+  records.examples("unbind", "{ f(4, 6) }, { f(4, 6), 1 }");
+  records.examples("select", "{ f(4, 6), 0, -1 }, { f(4, 6), 1, 2 }");
+  records.examples("narrow", "{ f(4, 6), 1, 2, 3 }, { f(4, 6), 0, 0, 4 }");
+  records.examples(
+      "slice",
+      "{ f(4, 6), 1, 1, 5, 2 }, { n = 4, f(4, 6), 0, nil, nil }, { n = 4, f(4, 6), 1, -3, nil }");
+  records.examples("unfold", "{ f(4, 6), 1, 3, 2 }");
+  records.examples("diagonal", "{ f(4, 6) }, { f(2, 4, 6), 1, 1, 2 }");
+  records.examples("diag", "{ f(4) }, { f(4), -1 }, { f(4, 6), 1 }");
 }
 
 }  // namespace nns::operators

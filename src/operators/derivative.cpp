@@ -2,6 +2,7 @@
 #include "operators/derivative.h"
 
 #include "base/error.h"
+#include "operators/record.h"
 
 namespace nns::operators {
 
@@ -60,6 +61,42 @@ void Backward::give(std::string_view name, Ref gradient, size_t index) {
   const auto* refs = std::get_if<std::vector<Ref>>(&a);
   const TensorType to = e.type(refs != nullptr ? refs->at(index) : std::get<Ref>(a));
   given_[*at] = e.cast(e.sum_to(gradient, to.shape), to.dtype);
+}
+
+void backward_by_calls(Backward& b) {
+  std::vector<Ref> inputs;
+  Types results;
+  for (size_t i = 0; i < b.out_count(); ++i) {
+    inputs.push_back(b.grad_or_zeros(i));
+    results.push_back(b.e.type(b.out(i)));
+  }
+  for (const NamedArg& arg : b.args())
+    if (b.is_tensor(arg.name)) inputs.push_back(b.in(arg.name));
+  for (size_t i = 0; i < b.out_count(); ++i) inputs.push_back(b.out(i));
+
+  const auto calls = find(b.op())->backward(b, results);
+  std::map<int, Ref> made;
+  for (size_t i = 0; i < inputs.size(); ++i) made[calls->inputs.at(i)] = inputs[i];
+  const auto replace = [&](Ref& ref) {
+    if (ref.id >= 0) ref = made.at(ref.id);
+  };
+  for (const graph::Node& node : calls->nodes) {
+    std::vector<NamedArg> args = node.args;
+    for (NamedArg& arg : args) {
+      if (auto* ref = std::get_if<Ref>(&arg.value)) replace(*ref);
+      if (auto* list = std::get_if<std::vector<Ref>>(&arg.value))
+        for (Ref& ref : *list) replace(ref);
+    }
+    Types types;
+    for (const int out : node.outputs) types.push_back(calls->value({out}).type);
+    const auto outs = b.e.call_typed(node.op, std::move(args), types);
+    for (size_t i = 0; i < outs.size(); ++i) made[node.outputs[i]] = outs[i];
+  }
+  size_t at = 0;
+  for (const NamedArg& arg : b.args())
+    if (b.is_tensor(arg.name))
+      if (const auto* ref = std::get_if<Ref>(&calls->outputs.at(at++).node))
+        b.give(arg.name, made.at(ref->id));
 }
 
 }  // namespace nns::operators

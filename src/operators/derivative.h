@@ -120,6 +120,9 @@ class Backward : public RuleCall {
   std::vector<Ref> given_;
 };
 
+// The rule of a composite whose script writes its derivative (Record::backward).
+void backward_by_calls(Backward& b);
+
 // Returns false to leave the call as it is (the rewrite serves only some arguments).
 using ForwardRule = bool (*)(Forward&);
 using BackwardRule = void (*)(Backward&);

@@ -299,6 +299,82 @@ void add_elementwise(Records& records) {
   records.set({"aten::div"}, [](Record& r) { r.keeps = keeps_quotient; });
   records.set({"aten::lerp"}, [](Record& r) { r.keeps = keeps_lerp; });
   records.set({"aten::addcmul", "aten::addcdiv"}, [](Record& r) { r.keeps = keeps_beside; });
+
+  records.examples("neg sign sgn square positive nan_to_num relu relu6 hardtanh",
+                   "{ f(4, 6) }, { i(9, 4) }, { f32() }");
+  records.examples("ceil floor round trunc frac", "{ f(4, 6) }");
+  records.examples("conj_physical real imag angle", "{ complex(4, 6) }");
+  records.examples("bitwise_not", "{ i(9, 4, 6) }, { b(4) }");
+  records.examples("threshold", "{ f(4, 6), 0.1, -1 }");
+  records.examples(
+      "exp exp2 expm1 log log2 log10 log1p sqrt rsqrt sin cos tan tanh sigmoid asinh sinh cosh erf "
+      "erfc reciprocal digamma lgamma atan",
+      "{ pos(4, 6) }, { i(9, 4) + 1 }, { pos() }");
+  records.examples("asin acos atanh logit", "{ pos(4, 6) }");
+  records.examples("acosh", "{ pos(4, 6) + 1 }");
+  records.examples("gelu nnscaler::gelu", "{ f(4, 6) }, { f(4, 6), { approximate = 'tanh' } }");
+  records.examples(
+      "silu mish elu selu celu leaky_relu softplus softshrink hardshrink hardswish hardsigmoid "
+      "log_sigmoid",
+      "{ f(4, 6) }, { f32(3) }");
+  records.examples("abs", "{ f(4, 6) }, { complex(4, 6) }, { i(9, 4) }");
+  records.examples("isnan isinf isfinite logical_not", "{ f(4, 6) }, { i(2, 4) }");
+  records.examples("glu", "{ f(4, 6) }, { f(4, 6), 0 }");
+  records.examples("prelu", "{ f(2, 4, 6), f(4) }, { f(2, 4), f(1) }");
+  records.examples(
+      "add sub mul maximum minimum fmod remainder logaddexp atan2",
+      "{ f(4, 6), f(4, 6) }, { f(4, 6), f(6) }, { f(2, 1, 6), f(4, 1) }, { f(4), f32() }");
+  records.examples(
+      "add sub mul",
+      "{ i(9, 4), 2 }, { i(9, 4), 1.5 }, { f(4), 2 }, { i(9, 4), T.scalar(2.5, 'float64') }");
+  records.examples("add mul", "{ i(9, 4), b(4) }, { b(4), b(4) }, { b(4), true }");
+  records.examples("rsub", "{ f(4, 6), f(6) }, { f(4), 2 }");
+  records.examples("max.other", "{ op = 'max.other', f(4, 6), f(6) }");
+  records.examples("min.other", "{ op = 'min.other', f(4, 6), f(6) }");
+  records.examples("floor_divide", "{ i(9, 4), 2 }, { f(4, 6), pos(6) }");
+  records.examples(
+      "pow",
+      "{ pos(4, 6), 2 }, { pos(4, 6), f(6) }, { i(9, 4), 2 }, { op = 'pow.Scalar', 2, f(4) }");
+  records.examples("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__",
+                   "{ b(4, 6), b(6) }, { i(9, 4), 3 }");
+  records.examples("div divide true_divide", "{ f(4, 6), pos(6) }, { i(9, 4), 2 }, { f(4), 2 }");
+  records.examples("div divide", "{ i(9, 4), 2, { rounding_mode = 'floor' } }");
+  records.examples("eq ne lt le gt ge", "{ i(3, 4, 6), i(3, 6) }, { f(4), 0 }, { f(4), f32(4) }");
+  records.examples("logical_and logical_or logical_xor", "{ b(4, 6), b(6) }, { i(2, 4), i(2, 4) }");
+  records.examples("where",
+                   "{ b(4, 6), f(4, 6), f(6) }, { b(4, 6), f(4, 6), 0 }, { b(4), 1.5, f32(4) }");
+  records.examples("clamp clip",
+                   "{ f(4, 6), -0.5, 0.5 }, { n = 3, f(4), nil, 0.5 }, { i(9, 4), 1, 5.5 }, { f(4, "
+                   "6), f(6), f(4, 6) + 3 }");
+  records.examples("clamp_min clamp_max", "{ f(4, 6), 0.1 }, { f(4, 6), f(6) }");
+  records.examples("masked_fill",
+                   "{ f(4, 6), b(4, 6), 0 }, { f(4, 6), b(6), T.scalar(1.5, 'float64') }");
+  records.examples("lerp", "{ f(4, 6), f(4, 6), 0.3 }, { f(4, 6), f(6), pos(4, 6) }");
+  records.examples("addcmul addcdiv",
+                   "{ f(4, 6), f(4, 6), pos(6) }, { f(4), f(4), pos(4), { value = 2 } }");
+  records.examples("copy", "{ f(4, 6), f(6) }, { f(4), f32(4) }");
+  records.examples("fill", "{ f(4, 6), 1.5 }, { f(4), T.scalar(2) }");
+  records.examples("zero", "{ f(4, 6) }");
+  records.examples("clone contiguous alias lift_fresh lift_fresh_copy detach", "{ f(4, 6) }");
+  records.examples(
+      "to", "{ f(4, 6), 'float32' }, { op = 'to.dtype', i(9, 4), 'float64' }, { f(4), f32(2) }");
+  records.examples("type_as", "{ f(4, 6), f32(2) }");
+  records.examples("_to_copy", "{ f(4, 6), { dtype = 'float32' } }, { f(4) }");
+  records.examples("view_as_real", "{ complex(4, 6) }");
+  records.examples("view_as_complex", "{ f(4, 6, 2) }");
+  records.examples("polar complex", "{ pos(4, 6), pos(4, 6) }");
+  records.examples("threshold_backward", "{ f(4, 6), f(4, 6), 0 }");
+  records.examples("gelu_backward nnscaler::gelu_backward",
+                   "{ f(4, 6), f(4, 6) }, { f(4, 6), f(4, 6), { approximate = 'tanh' } }");
+  records.examples("silu_backward hardswish_backward hardsigmoid_backward mish_backward",
+                   "{ f(4, 6), f(4, 6) }");
+  records.examples("sigmoid_backward tanh_backward", "{ f(4, 6), pos(4, 6) }");
+  records.examples("logit_backward", "{ f(4, 6), pos(4, 6) }");
+  records.examples("elu_backward", "{ f(4, 6), 1, 1, 1, false, f(4, 6) }");
+  records.examples("leaky_relu_backward", "{ f(4, 6), f(4, 6), 0.1, false }");
+  records.examples("softplus_backward", "{ f(4, 6), f(4, 6), 1, 20 }");
+  records.examples("hardtanh_backward", "{ f(4, 6), f(4, 6), -1, 1 }");
+  records.examples("glu_backward", "{ f(4, 3), f(4, 6), 1 }");
 }
 
 }  // namespace nns::operators

@@ -29,6 +29,17 @@ void Records::derive(std::string_view name, Derivative derivative) {
   entry->second.derivative = std::move(derivative);
 }
 
+void Records::examples(std::string_view names, std::string_view calls) {
+  while (!names.empty()) {
+    const std::string_view name = names.substr(0, names.find(' '));
+    names.remove_prefix(std::min(name.size() + 1, names.size()));
+    const auto entry = records_.find(
+        name.find("::") == std::string_view::npos ? fmt::format("aten::{}", name) : name);
+    NNS_CHECK(entry != records_.end(), "{} has examples but no record", name);
+    entry->second.examples.emplace_back(calls);
+  }
+}
+
 size_t axis(const CallView& call, int64_t dim, size_t rank) {
   const auto n = static_cast<int64_t>(std::max<size_t>(rank, 1));
   if (dim < -n || dim >= n)

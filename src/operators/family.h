@@ -20,6 +20,8 @@ class Records {
   void set(std::initializer_list<std::string_view> names, void (*change)(Record& record));
   // Gives the record of this very name its derivative.
   void derive(std::string_view name, Derivative derivative);
+  // Adds example calls to each of the named operators, "aten::" left out: "add sub nnscaler::gelu".
+  void examples(std::string_view names, std::string_view calls);
   std::map<std::string, Record, std::less<>> take() { return std::move(records_); }
 
  private:

@@ -341,6 +341,47 @@ void add_indexing(Records& records) {
     r.assisted = [](const CallView&, const annotate::Split& split) { return cuts_first(split, 0); };
     r.part = embedding_part;
   });
+
+  records.examples("slice_backward", "{ f(4, 2), { 4, 6 }, 1, 1, 5, 2 }");
+  records.examples("select_backward", "{ f(4), { 4, 6 }, 1, 2 }");
+  records.examples("unfold_backward", "{ f(4, 2, 3), { 4, 6 }, 1, 3, 2 }");
+  records.examples("diagonal_backward", "{ f(4), { 4, 6 }, 0, 0, 1 }");
+  records.examples("index_select", "{ f(4, 6), 1, i(6, 8) }, { f(4, 6), 0, i(4, 2) }");
+  records.examples(
+      "gather",
+      "{ f(4, 6), 1, i(6, 4, 8) }, { f(4, 6), 0, i(4, 2, 6) }, { f(4, 6), 1, i(6, 2, 3) }");
+  records.examples("take_along_dim", "{ f(4, 6), i(6, 4, 2), 1 }, { f(4, 6), i(24, 5) }");
+  records.examples("scatter.src",
+                   "{ f(4, 6), 1, ints { { 0, 3 }, { 1, 2 }, { 5, 4 }, { 2, 0 } }, f(4, 2) }");
+  records.examples("scatter.value", "{ f(4, 6), 1, i(6, 4, 1), 1.5 }");
+  records.examples(
+      "scatter", "{ op = 'scatter.reduce', f(4, 6), 1, i(6, 4, 2), f(4, 2), { reduce = 'add' } }");
+  records.examples("scatter_add", "{ f(4, 6), 1, i(6, 4, 8), f(4, 8) }");
+  records.examples("index_add", "{ f(4, 6), 1, i(6, 8), f(4, 8) }");
+  records.examples("index_copy", "{ f(4, 6), 1, ints { 5, 0 }, f(4, 2) }");
+  records.examples(
+      "index_fill",
+      "{ f(4, 6), 1, ints { 5, 0 }, 1.5 }, { f(4, 6), 0, ints { 1 }, T.scalar(2, 'float64') }");
+  records.examples("index",
+                   "{ f(4, 6), { i(4, 8) } }, { f(4, 6, 2), { i(4, 8, 2), i(6, 2) } }, { f(4, 6, "
+                   "2), { false, i(6, 4) } }");
+  records.examples(
+      "index_put",
+      "{ f(4, 6), { ints { 0, 3 } }, f(2, 6) }, { f(4, 6), { i(4, 5), i(6, 5) }, f(5), true }");
+  records.examples("slice_scatter", "{ f(4, 6), f(4, 2), 1, 1, 5, 2 }");
+  records.examples("select_scatter", "{ f(4, 6), f(4), 1, 2 }");
+  records.examples("diagonal_scatter", "{ f(4, 6), f(4) }");
+  records.examples("embedding", "{ f(10, 6), i(10, 4, 8) }");
+  records.examples(
+      "embedding_dense_backward",
+      "{ f(4, 8, 6), i(10, 4, 8), 10, -1, false }, { f(8, 6), i(10, 8), 10, 2, true }");
+  records.examples("one_hot", "{ i(5, 4, 6), 5 }");
+  records.examples("nonzero argwhere", "{ b(4, 6), refused = true }");
+  records.examples("masked_select", "{ f(4, 6), b(4, 6), refused = true }");
+  records.examples("bincount", "{ i(5, 8), refused = true }");
+  records.examples("_unique", "{ f(8), refused = true }");
+  records.examples("_unique2 unique_consecutive", "{ f(8), refused = true }");
+  records.examples("unique_dim", "{ f(4, 6), 0, refused = true }");
 }
 
 }  // namespace nns::operators

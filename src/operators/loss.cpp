@@ -315,6 +315,50 @@ void add_losses(Records& records) {
                 r.assisted = cuts_mean;
                 r.part = loss_part;
               });
+
+  records.examples(
+      "cross_entropy_loss",
+      "reductions(function(r) return { f(6, 10), i(10, 6), pos(10), r }, { n = 4, f(2, 10, 4), "
+      "i(10, 2, 4), nil, r }, { n = 4, f(6, 10), pos(6, 10), nil, r } end)");
+  records.examples("nll_loss nll_loss_nd",
+                   "reductions(function(r) return { f(6, 10), i(10, 6), pos(10), r } end)");
+  records.examples(
+      "nll_loss2d",
+      "reductions(function(r) return { n = 4, f(2, 10, 4, 4), i(10, 2, 4, 4), nil, r } end)");
+  records.examples("nll_loss_forward",
+                   "reductions(function(r) return { f(6, 10), i(10, 6), pos(10), r, -100 }, { n = "
+                   "5, f(6, 10), i(10, 6), nil, r, 3 } end)");
+  records.examples(
+      "nll_loss2d_forward",
+      "reductions(function(r) return { n = 5, f(2, 10, 4, 4), i(10, 2, 4, 4), nil, r, -100 } end)");
+  records.examples("nll_loss_backward",
+                   "reductions(function(r, each) return { each(6), f(6, 10), i(10, 6), pos(10), r, "
+                   "-100, T.scalar(5, 'float64') } end)");
+  records.examples("nll_loss2d_backward",
+                   "reductions(function(r, each) return { n = 7, each(2, 4, 4), f(2, 10, 4, 4), "
+                   "i(10, 2, 4, 4), nil, r, -100, T.scalar(5, 'float64') } end)");
+  records.examples("nnscaler::cross_entropy",
+                   "reductions(function(r) return { f(6, 10), i(10, 6), r }, { f(6, 10), i(10, 6), "
+                   "r, 3, 0.1 } end)");
+  records.examples("nnscaler::cross_entropy_backward",
+                   "reductions(function(r, each) return { each(6), f(6, 10), i(10, 6), f(6), "
+                   "T.scalar(5, 'float64'), r, 3, 0.1 } end)");
+  records.examples("mse_loss l1_loss smooth_l1_loss huber_loss soft_margin_loss kl_div",
+                   "reductions(function(r) return { f(4, 6), f(4, 6), r } end)");
+  records.examples("binary_cross_entropy",
+                   "reductions(function(r) return { n = 4, pos(4, 6), pos(4, 6), nil, r } end)");
+  records.examples("binary_cross_entropy_with_logits",
+                   "reductions(function(r) return { n = 5, f(4, 6), pos(4, 6), nil, nil, r }, { "
+                   "f(4, 6), pos(4, 6), pos(6), pos(6), r } end)");
+  records.examples("mse_loss_backward",
+                   "reductions(function(r, each) return { each(4, 6), f(4, 6), f(4, 6), r } end)");
+  records.examples(
+      "smooth_l1_loss_backward huber_loss_backward",
+      "reductions(function(r, each) return { each(4, 6), f(4, 6), f(4, 6), r, 1 } end)");
+  records.examples("binary_cross_entropy_backward",
+                   "reductions(function(r, each) return { n = 5, each(4, 6), pos(4, 6), pos(4, 6), "
+                   "nil, r } end)");
+  records.examples("_assert_tensor_metadata", "{ f(4, 6) }");
 }
 
 }  // namespace nns::operators

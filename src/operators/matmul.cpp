@@ -348,6 +348,28 @@ void add_products(Records& records) {
     };
     r.part = linear_part;
   });
+
+  records.examples("linear",
+                   "{ f(2, 4, 6), f(8, 6) }, { f(4, 6), f(8, 6), f(8) }, { f(4, 6), f(6) }");
+  records.examples("matmul",
+                   "{ f(4, 6), f(6, 8) }, { f(2, 4, 6), f(6, 8) }, { f(2, 1, 4, 6), f(3, 6, 8) }, "
+                   "{ f(6), f(6) }, { f(4, 6), f(6) }, { f(6), f(2, 6, 4) }");
+  records.examples("mm", "{ f(4, 6), f(6, 8) }");
+  records.examples("bmm", "{ f(2, 4, 6), f(2, 6, 8) }");
+  records.examples("mv", "{ f(4, 6), f(6) }");
+  records.examples("dot vdot", "{ f(6), f(6) }");
+  records.examples("outer ger", "{ f(4), f(6) }");
+  records.examples("addmm",
+                   "{ f(8), f(4, 6), f(6, 8) }, { f(4, 8), f(4, 6), f(6, 8), { beta = 0.5, alpha = "
+                   "2 } }, { f(1, 8), f(4, 6), f(6, 8) }");
+  records.examples("baddbmm",
+                   "{ f(2, 4, 8), f(2, 4, 6), f(2, 6, 8) }, { f(4, 8), f(2, 4, 6), f(2, 6, 8) }");
+  records.examples(
+      "einsum",
+      "{ 'bik,kj->bij', { f(2, 4, 6), f(6, 8) } }, { 'ij,ij', { f(4, 6), f(4, 6) } }, { "
+      "'...ik,...jk->...ij', { f(2, 4, 6), f(2, 8, 6) } }, { 'ij->ji', { f(4, 6) } }");
+  records.examples("nnscaler::linear_input", "{ f(2, 3, 6), f(6, 4) }, { f(6), f(6, 4) }");
+  records.examples("nnscaler::linear_weight", "{ f(2, 3, 6), f(2, 3, 4) }, { f(6), f(4) }");
 }
 
 }  // namespace nns::operators

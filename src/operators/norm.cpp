@@ -233,6 +233,42 @@ void add_norms(Records& records) {
       return before ? std::optional(*before * (1 - *momentum)) : std::nullopt;
     };
   });
+
+  records.examples("layer_norm", "{ f(2, 4, 6), { 6 }, f(6), f(6) }, { f(2, 4, 6), { 4, 6 } }");
+  records.examples("rms_norm", "{ f(2, 4, 6), { 6 }, f(6) }, { f(4, 6), { 6 } }");
+  records.examples(
+      "native_layer_norm",
+      "{ f(2, 4, 6), { 6 }, f(6), f(6), 1e-5 }, { n = 5, f(4, 6), { 6 }, nil, nil, 1e-5 }");
+  records.examples("_fused_rms_norm nnscaler::rms_norm", "{ f(2, 4, 6), { 6 }, f(6), 1e-5 }");
+  records.examples("nnscaler::rms_norm_backward",
+                   "{ f(2, 4, 6), f(2, 4, 6), { 6 }, pos(2, 4, 1), f(6), { true, true } }, { n = "
+                   "6, f(4, 6), f(4, 6), { 6 }, pos(4, 1), nil, { true, false } }");
+  records.examples("native_layer_norm_backward",
+                   "{ f(2, 4, 6), f(2, 4, 6), { 6 }, f(2, 4, 1), pos(2, 4, 1), f(6), f(6), { true, "
+                   "true, true } }, { n = 8, f(4, 6), f(4, 6), { 6 }, f(4, 1), pos(4, 1), f(6), "
+                   "nil, { true, true, false } }");
+  records.examples("batch_norm",
+                   "{ f(4, 6, 2, 2), f(6), f(6), f(6), pos(6), true, 0.1, 1e-5, false }, { f(4, 6, "
+                   "2, 2), f(6), f(6), f(6), pos(6), false, 0.1, 1e-5, false }, { n = 9, f(4, 6, "
+                   "2, 2), nil, nil, nil, nil, true, 0.1, 1e-5, false }");
+  records.examples("instance_norm",
+                   "{ f(4, 6, 2, 2), f(6), f(6), f(6), pos(6), true, 0.1, 1e-5, false }");
+  records.examples("native_batch_norm _native_batch_norm_legit",
+                   "{ f(4, 6, 2, 2), f(6), f(6), f(6), pos(6), true, 0.1, 1e-5 }, { f(4, 6, 2, 2), "
+                   "f(6), f(6), f(6), pos(6), false, 0.1, 1e-5 }");
+  records.examples("_native_batch_norm_legit.no_stats",
+                   "{ f(4, 6, 2, 2), f(6), f(6), true, 0.1, 1e-5 }");
+  records.examples("_native_batch_norm_legit_functional",
+                   "{ f(4, 6, 2, 2), f(6), f(6), f(6), pos(6), true, 0.1, 1e-5 }");
+  records.examples("native_batch_norm_backward",
+                   "{ n = 10, f(4, 6, 2, 2), f(4, 6, 2, 2), f(6), nil, nil, f(6), pos(6), true, "
+                   "1e-5, { true, true, true } }, { n = 10, f(4, 6, 2, 2), f(4, 6, 2, 2), f(6), "
+                   "f(6), pos(6), nil, nil, false, 1e-5, { true, true, true } }");
+  records.examples("group_norm", "{ f(4, 6, 2, 2), 3, f(6), f(6) }");
+  records.examples("native_group_norm", "{ f(4, 6, 2, 2), f(6), f(6), 4, 6, 4, 3, 1e-5 }");
+  records.examples("native_group_norm_backward",
+                   "{ f(4, 6, 2, 2), f(4, 6, 2, 2), f(4, 3), pos(4, 3), f(6), 4, 6, 4, 3, { true, "
+                   "true, true } }");
 }
 
 }  // namespace nns::operators

@@ -107,6 +107,19 @@ void add_random(Records& records) {
   records.derive("nnscaler::dropout", gradient(dropout_back));
 
   records.set({"aten::dropout"}, [](Record& r) { r.dense = Dense::kept; });
+
+  records.examples("dropout", "{ f(4, 6), 0.5, false }");
+  records.examples("bernoulli",
+                   "{ T.ones({ 4, 6 }, { dtype = 'float64' }), { generator = generator } }");
+  records.examples("nnscaler::bernoulli", "{ pos(4, 6), 'fc:bernoulli#0', 7, 3, 1 }");
+  records.examples("bernoulli.p", "{ pos(4, 6), 0.5, { generator = generator } }");
+  records.examples("nnscaler::dropout nnscaler::dropout_mask",
+                   "{ f(4, 6), 0.5, 'fc:dropout#0', 7, 3, 1 }");
+  records.examples("native_dropout", "{ f(4, 6), 0.5, false }");
+  records.examples("native_dropout_backward", "{ f(4, 6), b(4, 6), 2 }");
+  records.examples("rand_like randn_like", "{ f(4, 0), { generator = generator } }");
+  records.examples("nnscaler::uniform_like nnscaler::normal_like",
+                   "{ f(4, 6), nil, 'fc:noise#0', 7, 3, 1, n = 6 }");
 }
 
 }  // namespace nns::operators

@@ -140,8 +140,16 @@ struct Record {
   PartRule part = {};
   // Splits that the operator declares itself, beside those of its annotation.
   std::vector<annotate::TransformRule> rules = {};
+  // Calls to try it with: lists of arguments, written in Lua in the words of
+  // lua/nnscaler/verify/examples.lua.
+  std::vector<std::string> examples = {};
   // A composite: its calls for operands of these types, inputs in the order of CallView::operands.
   std::function<std::shared_ptr<const graph::Graph>(const CallView&)> body = {};
+  // The calls of a composite's derivative, where its script writes them instead of leaving them to
+  // follow from the body. Inputs: gradients of the results, the operands, the results. Results: one
+  // gradient per operand, in order, empty where there is none.
+  std::function<std::shared_ptr<const graph::Graph>(const CallView&, const Types& results)>
+      backward = {};
   bool registered = false;  // by a script, in this thread
 };
 

@@ -239,6 +239,39 @@ void add_reductions(Records& records) {
     r.assisted = [](const CallView&, const annotate::Split& split) { return makes_addends(split); };
     r.part = mean_part;
   });
+
+  records.examples(
+      "sum",
+      "{ f(4, 6) }, { f(4, 6), { 0 } }, { f(4, 6, 2), { -1, 0 }, true }, { b(4, 6), { 1 } }, { "
+      "i(9, 4) }, { f(4, 6), { 1 }, false, { dtype = 'float32' }, tolerance = 1e-5 }");
+  records.examples("nansum", "{ f(4, 6), { 0 } }");
+  records.examples("prod", "{ f(4, 6) }, { f(4, 6), 0 }, { i(9, 4, 6), 1, true }");
+  records.examples("mean nanmean", "{ f(4, 6) }, { f(4, 6), { 1 }, true }");
+  records.examples("amax amin", "{ f(4, 6), { 0 } }, { f(4, 6), { 0, 1 }, true }, { i(9, 4), {} }");
+  records.examples("max min median", "{ f(4, 6) }");
+  records.examples("max.dim",
+                   "{ op = 'max.dim', f(4, 6), 1 }, { op = 'max.dim', f(4, 6), 0, true }");
+  records.examples("min.dim",
+                   "{ op = 'min.dim', f(4, 6), 1 }, { op = 'min.dim', f(4, 6), 0, true }");
+  records.examples("median.dim", "{ op = 'median.dim', f(4, 6), 1 }");
+  records.examples("argmax argmin", "{ f(4, 6) }, { f(4, 6), 1 }, { f(4, 6), 0, true }");
+  records.examples("any all", "{ b(4, 6) }, { b(4, 6), 1 }, { i(2, 4, 6), 0, true }");
+  records.examples("count_nonzero", "{ b(4, 6) }, { i(2, 4, 6), 1 }");
+  records.examples("norm", "{ f(4, 6) }, { op = 'norm.ScalarOpt_dim', f(4, 6), 2, { 1 }, true }");
+  records.examples("linalg_vector_norm", "{ f(4, 6) }, { f(4, 6), 2, { 1 } }");
+  records.examples("logsumexp", "{ f(4, 6), { 1 } }, { f(4, 6), { 0, 1 }, true }");
+  records.examples(
+      "var std var_mean std_mean",
+      "{ f(4, 6), { 1 } }, { f(4, 6) }, { f(4, 6), { 0 }, { correction = 0, keepdim = true } }");
+  records.examples("cumsum cumprod", "{ f(4, 6), 1 }, { i(9, 4), 0 }, { b(4, 6), -1 }");
+  records.examples("softmax log_softmax _safe_softmax", "{ f(4, 6), 1 }, { f(2, 4, 6), 0 }");
+  records.examples("_softmax _log_softmax", "{ f(4, 6), 1, false }");
+  records.examples("_softmax_backward_data _log_softmax_backward_data",
+                   "{ f(4, 6), pos(4, 6), 1, 'float64' }");
+  records.examples("sort argsort", "{ f(4, 6) }, { f(4, 6), 0, true }");
+  records.examples("topk", "{ f(4, 6), 3 }, { f(4, 6), 2, 0 }");
+  records.examples("diff", "{ f(4, 6) }, { n = 4, f(4, 6), 1, 0, f(2, 6) }");
+  records.examples("histc", "{ f(24), 5, -2, 2 }");
 }
 
 }  // namespace nns::operators

@@ -289,6 +289,39 @@ void add_shapes(Records& records) {
   records.set({"aten::view", "aten::reshape", "aten::expand"}, [](Record& r) {
     r.keeps = [](const CallView&, size_t, const HeldBy& held) { return held("self"); };
   });
+
+  records.examples(
+      "view _unsafe_view reshape",
+      "{ f(4, 6), { 2, 2, 6 } }, { f(4, 6), { 24 } }, { f(4, 6), { -1, 3 } }, { f(4, 6), { 8, 3 } "
+      "}, { f(6, 4), { 4, 6 } }, { f(1, 4, 1), { 4 } }, { f(2, 4, 6), { 8, 1, 6 } }");
+  records.examples("view_as reshape_as", "{ f(4, 6), f(2, 2, 6) }");
+  records.examples("flatten", "{ f(2, 4, 6) }, { f(2, 4, 6), 1 }, { f(2, 4, 6), 0, 1 }");
+  records.examples("ravel", "{ f(4, 6) }");
+  records.examples("unflatten", "{ f(4, 6), 1, { 2, 3 } }, { f(4, 6), 0, { 2, -1 } }");
+  records.examples("unsqueeze", "{ f(4, 6), 1 }, { f(4), -1 }");
+  records.examples("squeeze",
+                   "{ f(1, 4, 1, 6) }, { f(1, 4, 1), 0 }, { f(4, 6), 0 }, { op = 'squeeze.dims', "
+                   "f(1, 4, 1), { 0, 2 } }");
+  records.examples("permute", "{ f(2, 4, 6), { 2, 0, 1 } }");
+  records.examples("transpose swapaxes swapdims", "{ f(2, 4, 6), 0, -1 }");
+  records.examples("t", "{ f(4, 6) }, { f(4) }");
+  records.examples("mT mH adjoint", "{ f(2, 4, 6) }");
+  records.examples("numpy_T", "{ f(4, 6) }");
+  records.examples("movedim moveaxis", "{ f(2, 4, 6), 0, 2 }, { f(2, 4, 6), { 0, 1 }, { 2, 0 } }");
+  records.examples("expand broadcast_to",
+                   "{ f(1, 4, 6), { 3, 4, 6 } }, { f(4, 1), { 2, 4, 6 } }, { f(4, 6), { -1, 6 } }");
+  records.examples("expand_as", "{ f(4, 1), f(2, 4, 6) }");
+  records.examples("repeat tile", "{ f(4, 6), { 2, 1, 3 } }, { f(4, 6), { 1, 2 } }");
+  records.examples("tile", "{ f(4, 6), { 2 } }");
+  records.examples("repeat_interleave",
+                   "{ op = 'repeat_interleave.self_int', f(4, 6), 3 }, { op = "
+                   "'repeat_interleave.self_int', f(4, 6), 2, 1 }");
+  records.examples("pad", "{ f(4, 6), { 1, 2 } }, { f(2, 4, 6), { 1, 0, 0, 3 }, 'constant', 1.5 }");
+  records.examples("constant_pad_nd", "{ f(4, 6), { 1, 2 } }, { f(4, 6), { -1, 0, 2, 2 }, 3 }");
+  records.examples("flip", "{ f(4, 6), { 1 } }, { f(4, 6), { 0, 1 } }");
+  records.examples("roll", "{ f(4, 6), { 1 }, { 0 } }, { f(4, 6), { 3 } }");
+  records.examples("tril triu", "{ f(4, 6) }, { f(2, 4, 4), 1 }");
+  records.examples("linalg_inv inverse", "{ f(2, 4, 4), tolerance = 1e-9 }");
 }
 
 }  // namespace nns::operators

@@ -258,6 +258,57 @@ void add_spatial(Records& records) {
   // The argument input_size spells the whole shape: not split.
   records.add({"aten::upsample_nearest2d_backward", "aten::upsample_bilinear2d_backward"},
               {.infer = upsample_backward});
+
+  records.examples(
+      "conv1d",
+      "{ f(2, 4, 9), f(6, 4, 3) }, { f(2, 4, 9), f(6, 2, 3), f(6), { 2 }, { 1 }, { 1 }, 2 }");
+  records.examples("conv2d",
+                   "{ f(2, 4, 8, 9), f(6, 4, 3, 3) }, { f(2, 4, 8, 9), f(6, 4, 3, 3), f(6), { 2, 1 "
+                   "}, { 1, 0 } }, { n = 7, f(2, 4, 8, 9), f(6, 2, 3, 3), nil, { 1, 1 }, { 0, 0 }, "
+                   "{ 2, 1 }, 2 }, { f(4, 8, 8), f(6, 4, 3, 3) }, { op = 'conv2d.padding', n = 5, "
+                   "f(2, 4, 8, 9), f(6, 4, 3, 3), nil, { 1, 1 }, 'same' }");
+  records.examples("conv3d", "{ f(2, 4, 4, 5, 6), f(6, 4, 2, 2, 2) }");
+  records.examples("conv_transpose1d", "{ f(2, 4, 5), f(4, 6, 3) }");
+  records.examples("conv_transpose2d",
+                   "{ f(2, 4, 5, 5), f(4, 6, 3, 3), f(6), { 2, 2 }, { 1, 1 }, { 1, 1 } }, { n = 7, "
+                   "f(2, 4, 5, 5), f(4, 3, 3, 3), nil, { 1, 1 }, { 0, 0 }, { 0, 0 }, 2 }");
+  records.examples("conv_transpose3d", "{ f(2, 4, 3, 3, 3), f(4, 6, 2, 2, 2) }");
+  records.examples("convolution",
+                   "{ n = 9, f(2, 4, 8, 8), f(6, 4, 3, 3), nil, { 1, 1 }, { 1, 1 }, { 1, 1 }, "
+                   "false, { 0, 0 }, 1 }, { n = 9, f(2, 4, 5, 5), f(4, 6, 3, 3), nil, { 1, 1 }, { "
+                   "0, 0 }, { 1, 1 }, true, { 0, 0 }, 1 }");
+  records.examples(
+      "convolution_backward",
+      "{ n = 11, f(2, 6, 6, 6), f(2, 4, 8, 8), f(6, 4, 3, 3), nil, { 1, 1 }, { 0, 0 }, { 1, 1 }, "
+      "false, { 0, 0 }, 1, { true, true, true } }, { f(2, 6, 6, 6), f(2, 4, 8, 8), f(6, 4, 3, 3), "
+      "{ 6 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, false, { 0, 0 }, 1, { true, true, true } }, { n = 11, "
+      "f(2, 6, 6, 6), f(2, 4, 8, 8), f(6, 4, 3, 3), nil, { 1, 1 }, { 0, 0 }, { 1, 1 }, false, { 0, "
+      "0 }, 1, { false, true, false } }");
+  records.examples("max_pool1d avg_pool1d", "{ f(2, 4, 9), { 2 } }");
+  records.examples("max_pool2d",
+                   "{ f(2, 4, 5, 7), { 2, 2 } }, { f(2, 4, 5, 7), { 3, 2 }, { 2, 2 }, { 1, 0 }, { "
+                   "1, 1 }, true }");
+  records.examples(
+      "avg_pool2d",
+      "{ f(2, 4, 5, 7), { 2, 2 } }, { f(2, 4, 5, 7), { 3, 3 }, { 2, 2 }, { 1, 1 }, true }");
+  records.examples("max_pool2d_with_indices", "{ f(2, 4, 5, 7), { 2, 2 } }");
+  records.examples(
+      "max_pool2d_with_indices_backward",
+      "local image = f(2, 4, 4, 6) local _, indices = aten.max_pool2d_with_indices(image, { 2, 2 "
+      "}) return { f(2, 4, 2, 3), image, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, false, indices }");
+  records.examples(
+      "avg_pool2d_backward",
+      "{ n = 8, f(2, 4, 2, 3), f(2, 4, 4, 6), { 2, 2 }, { 2, 2 }, { 0, 0 }, false, true, nil }");
+  records.examples("adaptive_avg_pool1d", "{ f(2, 4, 9), { 3 } }");
+  records.examples("adaptive_avg_pool2d _adaptive_avg_pool2d", "{ f(2, 4, 5, 7), { 2, 3 } }");
+  records.examples("_adaptive_avg_pool2d_backward", "{ f(2, 4, 2, 3), f(2, 4, 5, 7) }");
+  records.examples("upsample_nearest2d",
+                   "{ f(2, 4, 3, 5), { 6, 10 } }, { n = 3, op = 'upsample_nearest2d.vec', f(2, 4, "
+                   "3, 5), nil, { 2, 2 } }");
+  records.examples("upsample_bilinear2d", "{ f(2, 4, 3, 5), { 6, 10 }, false }");
+  records.examples("upsample_nearest2d_backward", "{ f(2, 4, 6, 10), { 6, 10 }, { 2, 4, 3, 5 } }");
+  records.examples("upsample_bilinear2d_backward",
+                   "{ f(2, 4, 6, 10), { 6, 10 }, { 2, 4, 3, 5 }, false }");
 }
 
 }  // namespace nns::operators

@@ -138,6 +138,7 @@ void register_record(Record record) {
                "[register_op] {}: a rule cuts {} dims of one tensor; expected one", record.name,
                t.axes.size());
   record.registered = true;
+  if (record.backward) record.derivative = gradient(backward_by_calls);
   if (!record.infer)
     record.infer = [](const CallView& call) { return infer_by_annotation(*find(call.op()), call); };
   std::string name = record.name;

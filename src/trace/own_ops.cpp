@@ -65,17 +65,26 @@ class Inner {
   int top_;
 };
 
-// The calls that the body of a composite makes for operands of the call's types.
-std::shared_ptr<const graph::Graph> body_of(const Kept& fn, const CallView& call) {
+// The calls that a function of a composite makes for the call's arguments, between tensors of the
+// types `before` and `after`. Results may be nil where `optional`.
+std::shared_ptr<const graph::Graph> calls_of(const Kept& fn, const CallView& call,
+                                             const operators::Types& before,
+                                             const operators::Types& after, bool optional) {
   lua_State* L = fn.L;
   Recorder recorder(std::string(call.op()), true);
   const Inner inner(L, recorder);
-  luaL_checkstack(L, static_cast<int>(call.args().size()) + 8, "too many arguments");
+  luaL_checkstack(L, static_cast<int>(call.args().size() + before.size() + after.size()) + 8,
+                  "too many arguments");
   fn.push();
   const int base = lua_gettop(L);
+  int count = 0;
+  const auto push_all = [&](const char* name, const operators::Types& types) {
+    for (size_t i = 0; i < types.size(); ++i, ++count)
+      tensor::push(L, recorder.add_input(fmt::format("{}{}", name, i), types[i]));
+  };
+  push_all("grad_", before);
   size_t next = 0;
   const auto operands = call.operands();
-  int count = 0;
   for (const NamedArg& arg : call.args()) {
     if (arg.name == kBodyHash) continue;
     ++count;
@@ -84,14 +93,17 @@ std::shared_ptr<const graph::Graph> body_of(const Kept& fn, const CallView& call
     else
       push_plain(L, arg.value);
   }
+  push_all("result_", after);
   script::State::call(L, count, LUA_MULTRET);
   std::vector<graph::Nest> outputs;
   for (int at = base; at <= lua_gettop(L); ++at) {
+    graph::Nest& output = outputs.emplace_back();
+    if (optional && lua_isnil(L, at)) continue;
     const tensor::Box* box = tensor::test_box(L, at);
     if (box == nullptr)
       call.fail(
           fmt::format("result {} is a {}; expected tensors", at - base + 1, luaL_typename(L, at)));
-    outputs.emplace_back().node = recorder.output_of(L, *box);
+    output.node = recorder.output_of(L, *box);
   }
   auto graph = std::make_shared<graph::Graph>(recorder.finish(std::move(outputs)));
   for (const graph::Value& value : graph->values)
@@ -101,6 +113,30 @@ std::shared_ptr<const graph::Graph> body_of(const Kept& fn, const CallView& call
     if (operators::is_random(CallView(*graph, node)))
       call.fail(
           fmt::format("its body draws random numbers ({}); expected a pure function", node.op));
+  return graph;
+}
+
+std::shared_ptr<const graph::Graph> body_of(const Kept& fn, const CallView& call) {
+  return calls_of(fn, call, {}, {}, false);
+}
+
+// Checked against the operands: one gradient of each one's shape, or nil. Trailing ones may be
+// left out.
+std::shared_ptr<const graph::Graph> backward_of(const Kept& fn, const CallView& call,
+                                                const operators::Types& results) {
+  auto graph = std::make_shared<graph::Graph>(*calls_of(fn, call, results, results, true));
+  const auto operands = call.operands();
+  if (graph->outputs.size() > operands.size())
+    call.fail(fmt::format("`backward` returned {} gradients; expected {}, one per tensor argument",
+                          graph->outputs.size(), operands.size()));
+  graph->outputs.resize(operands.size());
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const auto* ref = std::get_if<graph::ValueRef>(&graph->outputs[i].node);
+    if (ref != nullptr && graph->value(*ref).type.shape != operands[i]->shape)
+      call.fail(fmt::format("`backward` returned {} as gradient {}; expected shape {}",
+                            to_string(graph->value(*ref).type), i + 1,
+                            to_string(operands[i]->shape)));
+  }
   return graph;
 }
 
@@ -242,18 +278,23 @@ Kept keep_field(lua_State* L, int table, const char* key) {
   return {L, luaL_ref(L, LUA_REGISTRYINDEX)};
 }
 
-// ({ name, annotation, body, infer, flops, kind, rules = {{input, dim, inputs, outputs, modify}} })
+// ({ name, annotation, body, backward, infer, flops, kind, rules = {{input, dim, inputs, outputs,
+// modify}} })
 int register_op(lua_State* L) {
   luaL_checktype(L, 1, LUA_TTABLE);
   Record op;
   op.name = script::field_string(L, 1, "name", "");
   const Kept annotation = keep_field(L, 1, "annotation"), body = keep_field(L, 1, "body"),
-             infer = keep_field(L, 1, "infer");
+             infer = keep_field(L, 1, "infer"), backward = keep_field(L, 1, "backward");
   if (annotation.ref != LUA_NOREF)
     op.annotations = [annotation](const CallView& call) { return texts_of(annotation, call); };
   if (body.ref != LUA_NOREF) {
     op.body = [body](const CallView& call) { return body_of(body, call); };
     op.infer = [body](const CallView& call) { return types_of(*body_of(body, call)); };
+    if (backward.ref != LUA_NOREF)
+      op.backward = [backward](const CallView& call, const operators::Types& results) {
+        return backward_of(backward, call, results);
+      };
   } else if (infer.ref != LUA_NOREF) {
     op.infer = [infer](const CallView& call) { return inferred(infer, call); };
   }

@@ -274,9 +274,13 @@ int Recorder::record_composite(lua_State* L, const std::string& op,
       }
       args.push_back({names[i], std::move(value)});
     }
-    const auto body = operators::find(op)->body(operators::CallView(
-        op, args, [this](int id) -> const TensorType& { return type_of({id}); }));
-    args.push_back({kBodyHash, hex(graph::exact_hash(*body))});
+    const operators::Record& record = *operators::find(op);
+    const operators::CallView call(op, args,
+                                   [this](int id) -> const TensorType& { return type_of({id}); });
+    std::string hash = hex(graph::exact_hash(*record.body(call)));
+    if (record.backward)
+      hash += hex(graph::exact_hash(*record.backward(call, operators::infer(call))));
+    args.push_back({kBodyHash, std::move(hash)});
     const std::vector<int> values = emit(op, std::move(args));
     for (int value : values)
       tensor::push(L, wrap(places_.add(StorageKind::fresh, "", value, false), value));

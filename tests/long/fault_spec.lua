@@ -26,6 +26,19 @@ describe('a rank that fails takes all with it', function()
   end
 end)
 
+describe('a rank that fails says first why', function()
+  for _, launcher in ipairs(launchers) do
+    for _, where in ipairs { 'setup', 'policy', 'data', 'hook', 'save' } do
+      -- A policy runs on rank 0 alone.
+      for _, who in ipairs(where == 'policy' and { 0 } or { 0, 1 }) do
+        it(('%s: rank %d in %s'):format(launcher, who, where), function()
+          faults.cause(launcher, 2, where, who)
+        end)
+      end
+    end
+  end
+end)
+
 describe('a step of 30 s', function()
   it('is waited for', function()
     for _, launcher in ipairs { 'nnscaler run -n', 'variables set by hand' } do

@@ -4,7 +4,7 @@ local C = require 'nnscaler._C.graph'
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local lower = require 'nnscaler._C.lower'
-local samples = require 'nnscaler.verify.samples'
+local examples = require 'nnscaler.verify.examples'
 local trace = require 'nnscaler._C.trace'
 
 local words = {
@@ -35,7 +35,7 @@ local function line(name, calls, derivative)
 end
 
 local function lines()
-  local rules, calls, out = {}, samples.all(1), {}
+  local rules, calls, out = {}, examples.all(1), {}
   for _, rule in ipairs(lower.rules()) do rules[rule.op] = rule.kind end
   for _, row in ipairs(C.ops()) do
     out[#out + 1] = line(row.name, calls[row.name], rules[row.name] or

@@ -74,7 +74,7 @@ end)
 
 describe('verifying an operator', function()
   local verify = require 'nnscaler.verify.op'
-  local maker = require('nnscaler.verify.samples').maker(3)
+  local maker = require('nnscaler.verify.examples').maker(3)
 
   it('runs every split of a call', function()
     local report = verify.check('aten::linear', { maker.f(4, 6), maker.f(8, 6) })

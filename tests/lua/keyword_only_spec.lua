@@ -1,12 +1,12 @@
 -- Operators outside the table whose arguments come by keyword only in part: generated code calls
 -- them as their schemas say, forward and when they run again under autograd.
 local harness = require 'tests.lua.derivative.harness'
-local samples = require 'nnscaler.verify.samples'
+local examples = require 'nnscaler.verify.examples'
 local lower = require 'nnscaler._C.lower'
 local ops = require 'nnscaler.ops'
 local trace = require 'nnscaler.trace'
 
-local m = samples.maker(5)
+local m = examples.maker(5)
 local f = m.f
 
 local function definite() -- symmetric, positive definite

@@ -2,10 +2,10 @@
 -- annotation allows against the whole call.
 local C = require 'nnscaler._C.graph'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
-local samples = require 'nnscaler.verify.samples'
+local examples = require 'nnscaler.verify.examples'
 local verify = require 'nnscaler.verify.op'
 
-local calls = samples.all(1)
+local calls = examples.all(1)
 
 -- Annotated for their shapes, but every dim is frozen, or elements are undefined.
 local whole = {}
@@ -15,7 +15,7 @@ describe('the operator table', function()
   for _, row in ipairs(C.ops()) do
     it(row.name, function()
       local list = calls[row.name]
-      assert.is_table(list, 'no example call in lua/nnscaler/verify/samples_*.lua')
+      assert.is_table(list, 'no example call in lua/nnscaler/XX')
       local splits = 0
       for k, call in ipairs(list) do
         if call.refused then

@@ -64,7 +64,7 @@ describe('a registered operator', function()
 
   -- Purity, shapes, derivative, and every split on rank threads against the whole.
   for name, splits in pairs { swiglu = 4, project = 5, group_scale = 3, rows = 2, double = 2,
-    beside = 3 } do
+    beside = 3, gated = 3, norm_and_unit = 1 } do
     it('passes its checks: ' .. name, function()
       local report = check(name)
       assert.same({}, report.problems)
@@ -103,6 +103,8 @@ describe('a registered operator', function()
     local report = check 'wrong_split'
     assert.matches('split of input 0 dim 1 into 2: .* differs by', table.concat(report.problems))
     assert.equal(1, #report.problems)
+    -- x² has the gradient 2 x g; x g is half of it.
+    assert.matches('derivative: .* differs by 0.5', table.concat(check('wrong_backward').problems))
     assert.matches('result 1 differs between two calls: it is not pure',
       table.concat(check('counts').problems, '\n'))
   end)
@@ -133,6 +135,18 @@ describe('a registered operator', function()
       body = body, rules = { { input = 0, dim = 0, inputs = { 'S' }, outputs = { 'R' } } } }))
     assert.matches("kind is 'lineal'; expected one of sum, linear, embedding, class_loss",
       refused('tests::x', { body = body, kind = 'lineal' }), 1, true)
+    assert.matches('backward is a number; expected a function',
+      refused('tests::x', { body = body, backward = 1 }))
+    assert.matches('has a backward but no body', refused('tests::x', { backward = body }))
+    local function derived(backward)
+      local op = register_op('tests::derived', { body = body, backward = backward })
+      return message(trace, op, { T.zeros { 2, 3 } }, { training = false,
+        arg_names = { 'x' } })
+    end
+    assert.matches('`backward` returned 2 gradients; expected 1, one per tensor argument',
+      derived(function(g) return g, g end), 1, true)
+    assert.matches('`backward` returned float32[2] as gradient 1; expected shape [2, 3]',
+      derived(function(g) return g:sum(1) end), 1, true)
     assert.matches('none.so', refused('tests::x', { library = '/tmp/none.so' }))
     assert.matches("'tests::none' is not registered", message(verify.check, 'tests::none', place))
     assert.matches("'tests::two' has no `inputs`", message(verify.check, 'tests::two', place))

@@ -4,7 +4,7 @@ local fail = require 'nnscaler.fail'
 local log = require 'nnscaler.log'
 local op = require 'nnscaler.verify.op'
 local registered = require 'nnscaler.verify.registered'
-local samples = require 'nnscaler.verify.samples'
+local examples = require 'nnscaler.verify.examples'
 local sorted = require 'nnscaler.sorted'
 
 local M = {}
@@ -18,7 +18,7 @@ end
 -- An operator of the table: its example calls against the kernel. Derivatives of the table's own
 -- operators are tested with the library.
 local function check_builtin(name)
-  local calls = samples.all(1)[name]
+  local calls = examples.all(1)[name]
   if not calls then
     fail('usage', 'verify.op', ("no operator '%s' in the table, and no module named that registers "
       .. 'it'):format(name), 'nnscaler verify MODULE --op NAME, where MODULE is a recipe or is '

@@ -17,7 +17,7 @@ M.families = { 'elementwise', 'reduce', 'shape', 'index', 'nn', 'spatial', 'loss
 
 -- Draws tensors, and the sizes A, B, C that calls leave open.
 local function maker(seed)
-  local m = require('nnscaler.verify.samples').maker(seed)
+  local m = require('nnscaler.verify.examples').maker(seed)
   local generator = T.generator(seed + 100)
   local function size() return T.randint(2, 6, {}, { generator = generator }):item() end
   m.A, m.B, m.C = size(), size(), size()
@@ -37,12 +37,12 @@ end
 -- The example calls of `verify` for operators whose results never have gradients, as far as they
 -- take a tensor that could have one. Autograd's may be zeros.
 local function add_constants(rows, seed)
-  local samples = require('nnscaler.verify.samples').all(seed)
+  local examples = require('nnscaler.verify.examples').all(seed)
   local harness = require 'tests.lua.derivative.harness'
   for _, rule in ipairs(require('nnscaler._C.lower').rules()) do
     if rule.kind == 'constant' and not rows[rule.op] then
       local list = {}
-      for _, call in ipairs(samples[rule.op] or {}) do
+      for _, call in ipairs(examples[rule.op] or {}) do
         local usable = not call.types_only and not has_generator(call)
         if usable and #harness.candidates(call) > 0 then
           list[#list + 1] = { op = call.op, args = call.args, constant = true }

@@ -72,6 +72,30 @@ M.beside_unmarked = register_op('tests::beside_unmarked', {
   inputs = function(g) return { randn(g, 4, 6), randn(g, 4) } end,
 })
 
+-- Derivatives written out: of a product with a plain argument, and of two results.
+M.gated = register_op('tests::gated', {
+  annotation = 'n k^, h k^, h k^ -> n h',
+  body = function(x, gate, up, k) return F.sigmoid(F.linear(x, gate)) * F.linear(x, up) * k end,
+  backward = function(grad, x, gate, up, k)
+    local s, u = F.sigmoid(F.linear(x, gate)), F.linear(x, up)
+    local d_up, d_gate = grad * s * k, grad * u * k * s * (1 - s)
+    return d_gate:matmul(gate) + d_up:matmul(up), d_gate:t():matmul(x), d_up:t():matmul(x)
+  end,
+  inputs = function(g) return { randn(g, 4, 6), randn(g, 8, 6), randn(g, 8, 6), 3 } end,
+})
+M.norm_and_unit = register_op('tests::norm_and_unit', {
+  annotation = 'a h -> a, a h',
+  body = function(x)
+    local norm = (x * x):sum(1):sqrt()
+    return norm, x / norm:unsqueeze(1)
+  end,
+  backward = function(d_norm, d_unit, _, norm, unit)
+    local along = d_norm - (d_unit * unit):sum(1) / norm
+    return along:unsqueeze(1) * unit + d_unit / norm:unsqueeze(1)
+  end,
+  inputs = function(g) return { randn(g, 4, 6) } end,
+})
+
 -- Of a shared library: shapes by its annotation, derivative by LibTorch.
 local build = (os.getenv 'NNSCALER_BIN' or 'build/nnscaler'):match '^(.*)/' or '.'
 M.cube = register_op('tests_library::cube', {
@@ -82,6 +106,12 @@ M.cube = register_op('tests_library::cube', {
 -- Those with mistakes.
 M.wrong_split = register_op('tests::wrong_split', {
   annotation = 'a b -> a b', body = function(x) return x:softmax(-1) end,
+  inputs = function(g) return { randn(g, 4, 6) } end,
+})
+M.wrong_backward = register_op('tests::wrong_backward', {
+  annotation = 'a b -> a b',
+  body = function(x) return x * x end,
+  backward = function(grad, x) return grad * x end,
   inputs = function(g) return { randn(g, 4, 6) } end,
 })
 local calls = 0
