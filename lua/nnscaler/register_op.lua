@@ -20,9 +20,9 @@ local M = { specs = {} }
 ---@field annotation? string|string[]|fun(...): string|string[] how it may be split; a function gets
 ---  { shape, dtype } of each tensor, and the plain arguments. Without: never split.
 ---@field body? fun(...): ... of a composite: pure, over its arguments alone
----@field backward? fun(...): ... of a composite: the same derivative as the body's, written out. Gets
----  the gradients of the results, the body's arguments and the results; returns the gradient of each
----  tensor argument in order, or nil. Without: it follows from the body.
+---@field backward? fun(...): ... of a composite: the same derivative as the body's, written out. It
+---  gets the gradients of the results, the body's arguments and the results, and returns a gradient
+---  per tensor argument in order, or nil. Without: it follows from the body.
 ---@field args? string[] names of the body's arguments; by default those it is written with
 ---@field rules? table[] transform rules { input, dim, inputs = { 'R'|'V'|'D0', … }, outputs,
 ---  modify = fun(arguments, parts, part): table of plain arguments to change }

@@ -84,7 +84,7 @@ M.gated = register_op('tests::gated', {
   inputs = function(g) return { randn(g, 4, 6), randn(g, 8, 6), randn(g, 8, 6), 3 } end,
 })
 M.norm_and_unit = register_op('tests::norm_and_unit', {
-  annotation = 'a h -> a, a h',
+  annotation = 'a h^ -> a, a h^',
   body = function(x)
     local norm = (x * x):sum(1):sqrt()
     return norm, x / norm:unsqueeze(1)
