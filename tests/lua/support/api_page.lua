@@ -6,7 +6,7 @@ local M = {}
 
 -- Folders and files of lua/nnscaler that users program against, in the order of the page.
 local rooms = {
-  { 'The module itself', 'init.lua' }, { 'Tensors', 'tensor' }, { 'Functions', 'functional.lua' },
+  { 'The module itself', 'init.lua' }, { 'Tensors', 'tensor' }, { 'Functions', 'functional' },
   { 'Layers', 'nn' }, { 'Models', 'models' }, { 'Data', 'data' }, { 'Optimizers', 'optim' },
   { 'Learning rates', 'schedules' }, { 'Hooks', 'hooks' },
   { 'Trainer', 'trainer/init.lua' }, { 'Policies', 'policies' },

@@ -1,0 +1,128 @@
+--- Losses of margins: ranking, hinges, pairs and triplets of embeddings, several labels.
+local arguments = require 'nnscaler.functional.arguments'
+local aten = require('nnscaler.ops').aten
+local distance = require 'nnscaler.functional.distance'
+
+local M = {}
+
+local function hinge(x) return aten.clamp_min(x, 0) end
+
+--- max(0, margin - y (x₁ - x₂)): the first is to rank higher where y = 1.
+---@param input1 nnscaler.Tensor
+---@param input2 nnscaler.Tensor
+---@param target nnscaler.Tensor of 1 and -1
+---@param options? { reduction?: string, margin?: number } margin: 0
+---@return nnscaler.Tensor
+function M.margin_ranking_loss(input1, input2, target, options)
+  local apart = aten.mul(aten.neg(target), aten.sub(input1, input2))
+  return arguments.reduce(hinge(apart + (options and options.margin or 0)), options,
+    'margin_ranking_loss')
+end
+
+--- x where y = 1, max(0, margin - x) where y = -1.
+---@param input nnscaler.Tensor
+---@param target nnscaler.Tensor of 1 and -1
+---@param options? { reduction?: string, margin?: number } margin: 1
+---@return nnscaler.Tensor
+function M.hinge_embedding_loss(input, target, options)
+  local far = hinge(aten.rsub(input, options and options.margin or 1))
+  local loss = aten.add(aten.masked_fill(far, aten.eq(target, 1), 0),
+    aten.masked_fill(input, aten.eq(target, -1), 0))
+  return arguments.reduce(loss, options, 'hinge_embedding_loss')
+end
+
+--- 1 - cos where y = 1, max(0, cos - margin) where y = -1.
+---@param input1 nnscaler.Tensor [batch, width] or [width]
+---@param input2 nnscaler.Tensor
+---@param target nnscaler.Tensor of 1 and -1, [batch] or []
+---@param options? { reduction?: string, margin?: number } margin: 0
+---@return nnscaler.Tensor
+function M.cosine_embedding_loss(input1, input2, target, options)
+  local function dot(a, b) return aten.sum(aten.mul(a, b), { -1 }) end
+  local sizes = aten.mul(dot(input1, input1) + 1e-12, dot(input2, input2) + 1e-12)
+  local cosine = aten.div(dot(input1, input2), aten.sqrt(sizes))
+  local far = hinge(cosine - (options and options.margin or 0))
+  local loss = aten.add(aten.masked_fill(1 - cosine, aten.ne(target, 1), 0),
+    aten.masked_fill(far, aten.ne(target, -1), 0))
+  return arguments.reduce(loss, options, 'cosine_embedding_loss')
+end
+
+---@class nnscaler.TripletOptions: nnscaler.LossOptions
+---@field margin? number 1
+---@field swap? boolean whether the positive may stand for the anchor where it is nearer
+
+local function triplet(anchor, positive, negative, apart, o, what)
+  local near, far = apart(anchor, positive), apart(anchor, negative)
+  if o.swap then far = aten.minimum(far, apart(positive, negative)) end
+  return arguments.reduce(hinge(aten.sub(near, far) + (o.margin or 1)), o, what)
+end
+
+--- max(0, margin + ‖a - p‖ - ‖a - n‖).
+---@param anchor nnscaler.Tensor [..., width]
+---@param positive nnscaler.Tensor
+---@param negative nnscaler.Tensor
+---@param options? nnscaler.TripletOptions with p (2) and eps (1e-6) of the norm
+---@return nnscaler.Tensor
+function M.triplet_margin_loss(anchor, positive, negative, options)
+  local o = options or {}
+  return triplet(anchor, positive, negative, function(a, b)
+    return distance.pairwise_distance(a, b, o.p or 2, o.eps or 1e-6)
+  end, o, 'triplet_margin_loss')
+end
+
+--- The same with a distance of one's own.
+---@param anchor nnscaler.Tensor
+---@param positive nnscaler.Tensor
+---@param negative nnscaler.Tensor
+---@param options? nnscaler.TripletOptions with distance_function: fun(a, b); ‖a - b‖ by default
+---@return nnscaler.Tensor
+function M.triplet_margin_with_distance_loss(anchor, positive, negative, options)
+  local o = options or {}
+  return triplet(anchor, positive, negative, o.distance_function or distance.pairwise_distance, o,
+    'triplet_margin_with_distance_loss')
+end
+
+--- log(1 + exp(-y x)).
+---@param input nnscaler.Tensor
+---@param target nnscaler.Tensor of 1 and -1
+---@param options? nnscaler.LossOptions
+---@return nnscaler.Tensor
+function M.soft_margin_loss(input, target, options)
+  return arguments.reduce(aten.log1p(aten.exp(aten.mul(aten.neg(target), input))), options,
+    'soft_margin_loss')
+end
+
+--- Binary cross entropy of every class, the mean over classes.
+---@param input nnscaler.Tensor [..., classes]
+---@param target nnscaler.Tensor of 0 and 1
+---@param options? nnscaler.LossOptions
+---@return nnscaler.Tensor
+function M.multilabel_soft_margin_loss(input, target, options)
+  local each = aten.neg(aten.add(aten.mul(target, aten.log_sigmoid(input)),
+    aten.mul(1 - target, aten.log_sigmoid(aten.neg(input)))))
+  if options and options.weight then each = aten.mul(each, options.weight) end
+  return arguments.reduce(aten.mean(each, { -1 }), options, 'multilabel_soft_margin_loss')
+end
+
+--- Mean over the other classes of max(0, margin - x[label] + x[class]) ^ p.
+---@param input nnscaler.Tensor [batch, classes]
+---@param target nnscaler.Tensor int64 [batch]
+---@param options? nnscaler.LossOptions with p (1 or 2; 1) and margin (1)
+---@return nnscaler.Tensor
+function M.multi_margin_loss(input, target, options)
+  local o = options or {}
+  return aten.multi_margin_loss(input, target, o.p or 1, o.margin or 1, o.weight,
+    arguments.reduction(options, 'multi_margin_loss'))
+end
+
+--- The same for several labels a sample, which end at the first -1.
+---@param input nnscaler.Tensor [batch, classes]
+---@param target nnscaler.Tensor int64 [batch, classes]
+---@param options? nnscaler.LossOptions
+---@return nnscaler.Tensor
+function M.multilabel_margin_loss(input, target, options)
+  return aten.multilabel_margin_loss(input, target,
+    arguments.reduction(options, 'multilabel_margin_loss'))
+end
+
+return M
