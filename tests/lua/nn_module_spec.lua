@@ -215,7 +215,8 @@ describe('wrong use says what is wrong:', function()
     says('[nn.Linear] inputs = -3; expected an integer ≥ 1', nn.Linear, -3, 4)
     says('[nn.Linear] outputs = nil; expected an integer ≥ 1', nn.Linear, 3)
     says('[nn.Embedding] width = 1.5; expected an integer ≥ 1', nn.Embedding, 3, 1.5)
-    says('[nn.Conv2d] kernel has 3 sizes; expected 2, or one number', nn.Conv2d, 1, 1, { 1, 1, 1 })
+    says('[nn.Conv2d] kernel_size has 3 sizes; expected 2, or one number', nn.Conv2d, 1, 1,
+      { 1, 1, 1 })
     says('[nn.Conv2d] 2 groups do not divide 3 input and 4 output channels', nn.Conv2d, 3, 4, 1,
       { groups = 2 })
     says('[nn.LayerNorm] shape is empty; expected at least one size', nn.LayerNorm, {})

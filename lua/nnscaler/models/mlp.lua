@@ -3,7 +3,8 @@ local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
 local nn = require 'nnscaler.nn'
 
-local losses = { cross_entropy = nn.CrossEntropy, mse = nn.MSE, bce = nn.BCEWithLogits }
+local losses = { cross_entropy = nn.CrossEntropy, mse = nn.MSELoss,
+  bce = nn.BCEWithLogitsLoss }
 
 ---@class nnscaler.models.MLP : nnscaler.nn.Module
 local MLP = nn.class 'MLP'

@@ -4,15 +4,18 @@ local Module = require 'nnscaler.nn.module'
 local aten = require('nnscaler.ops').aten
 local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
+local fused_linear = require 'nnscaler.nn.fused_linear'
 local init = require 'nnscaler.nn.initializers'
 local kinds = require 'nnscaler.nn.kinds'
 
 local M = {}
 
 --- softmax(q kᵀ / √d) v for several heads at once, between two linear layers. Without dropout the
---- matrix of all pairs is never in memory.
+--- matrix of all pairs is never in memory. Plans cut it by heads.
 ---@class nnscaler.nn.MultiHeadAttention : nnscaler.nn.Module
----@field in_proj_weight nnscaler.Tensor [3 width, width]: of queries, keys, values
+---@field in_proj_weight nnscaler.Tensor [3, width, width]: of queries, keys, values; files hold
+---  them one below the other
+---@field in_proj_bias nnscaler.Tensor|nil [3, width]
 ---@field out_proj nnscaler.nn.Linear
 M.MultiHeadAttention = Module.class 'MultiHeadAttention'
 
@@ -28,21 +31,23 @@ function M.MultiHeadAttention:init(width, heads, options)
   end
   local o = check.options(area, options, { bias = true, dropout = 0, dtype = 'float32' })
   self.width, self.heads, self.dropout = width, heads, check.probability(area, o.dropout)
-  self.in_proj_weight = kinds.parameter { shape = { 3 * width, width }, dtype = o.dtype,
+  self.file_shapes = { in_proj_weight = { 3 * width, width }, in_proj_bias = { 3 * width } }
+  self.in_proj_weight = kinds.parameter { shape = { 3, width, width }, dtype = o.dtype,
     init = init.xavier_uniform(width, 3 * width) }
   if o.bias then
-    self.in_proj_bias = kinds.parameter { shape = { 3 * width }, dtype = o.dtype }
+    self.in_proj_bias = kinds.parameter { shape = { 3, width }, dtype = o.dtype }
   end
   self.out_proj = Linear(width, width,
     { bias = o.bias, bias_init = init.zeros(), dtype = o.dtype })
 end
 
--- Rows first … first + count - 1 of the three projections, as heads.
+-- Heads of the projections first … first + count - 1.
 function M.MultiHeadAttention:_project(x, first, count)
-  local weight = self.in_proj_weight:narrow(0, first * self.width, count * self.width)
-  local bias = self.in_proj_bias
-    and self.in_proj_bias:narrow(0, first * self.width, count * self.width)
-  local parts = aten.linear(x, weight, bias):chunk(count, -1)
+  local weight, bias = self.in_proj_weight, self.in_proj_bias
+  if count < 3 then
+    weight, bias = weight:narrow(0, first, count), bias and bias:narrow(0, first, count)
+  end
+  local parts = { fused_linear(x, weight, bias) }
   for i, part in ipairs(parts) do
     parts[i] = part:unflatten(-1, { self.heads, self.width / self.heads }):transpose(1, 2)
   end

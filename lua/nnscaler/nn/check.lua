@@ -8,12 +8,13 @@ local M = {}
 ---@param area string
 ---@param name string of the argument
 ---@param value any
----@param least? integer 1 by default
+---@param least? integer 1 by default; -math.huge: any
 ---@return integer
 function M.integer(area, name, value, least)
   least = least or 1
   if type(value) ~= 'number' or value % 1 ~= 0 or value < least then
-    fail('usage', area, ('%s = %s; expected an integer ≥ %d'):format(name, tostring(value), least))
+    fail('usage', area, ('%s = %s; expected an integer%s'):format(name, tostring(value),
+      least > -math.huge and (' ≥ %d'):format(least) or ''))
   end
   return value
 end
@@ -29,18 +30,53 @@ function M.probability(area, value)
   return value
 end
 
---- Returns two sizes: one number stands for both.
+--- Returns `value` if it is a number (not NaN) of at least `least`, if that is given; `default`
+--- where it is nil.
+---@param area string
+---@param name string of the argument
+---@param value any
+---@param default? number
+---@param least? number
+---@return number
+function M.number(area, name, value, default, least)
+  if value == nil then value = default end
+  if type(value) ~= 'number' or value ~= value or least and value < least then
+    fail('usage', area, ('%s = %s; expected a number%s'):format(name, tostring(value),
+      least and (' ≥ %g'):format(least) or ''))
+  end
+  return value
+end
+
+--- Returns the row that an index names, negative ones from the end.
+---@param area string
+---@param value any padding_idx
+---@param rows integer
+---@return integer
+function M.row(area, value, rows)
+  M.integer(area, 'padding_idx', value, -math.huge)
+  if value < -rows or value >= rows then
+    fail('usage', area, ('padding_idx = %d; the table has %d rows'):format(value, rows))
+  end
+  return value % rows
+end
+
+--- Returns n sizes: one number stands for all.
 ---@param area string
 ---@param name string
 ---@param value any
+---@param n integer
 ---@param least? integer
 ---@return integer[]
-function M.pair(area, name, value, least)
-  if type(value) ~= 'table' then value = { value, value } end
-  if #value ~= 2 then
-    fail('usage', area, ('%s has %d sizes; expected 2, or one number'):format(name, #value))
+function M.each(area, name, value, n, least)
+  local list = {}
+  if type(value) == 'table' and #value ~= n then
+    fail('usage', area, ('%s has %d sizes; expected %d%s'):format(name, #value, n,
+      n > 1 and ', or one number' or ''))
   end
-  return { M.integer(area, name, value[1], least), M.integer(area, name, value[2], least) }
+  for i = 1, n do
+    list[i] = M.integer(area, name, type(value) == 'table' and value[i] or value, least)
+  end
+  return list
 end
 
 --- Returns a list of sizes: one number stands for a list of one.

@@ -1,7 +1,8 @@
---- Modules that hold other modules.
+--- Modules that hold other modules, or parameters, in lists and under names.
 local Module = require 'nnscaler.nn.module'
 local fail = require 'nnscaler.fail'
 local kinds = require 'nnscaler.nn.kinds'
+local sorted = require 'nnscaler.sorted'
 
 local M = {}
 
@@ -40,6 +41,46 @@ end
 --- Modules under names: assign them to its fields.
 ---@class nnscaler.nn.ModuleDict : nnscaler.nn.Module
 M.ModuleDict = Module.class 'ModuleDict'
+
+--- Parameters in a list, used by whoever holds it; names count from 0.
+---@class nnscaler.nn.ParameterList : nnscaler.nn.Module
+M.ParameterList = Module.class 'ParameterList'
+
+---@param parameters? nnscaler.Tensor[] as nn.Parameter makes them
+function M.ParameterList:init(parameters)
+  for _, parameter in ipairs(parameters or {}) do self:append(parameter) end
+end
+
+local function check_parameter(area, what, value)
+  if kinds.of(value) ~= 'parameter' then
+    fail('usage', area, ('%s is a %s; expected a parameter'):format(what,
+      kinds.of(value) or type(value)), 'nn.Parameter { shape =, init = } makes one')
+  end
+  return value
+end
+
+---@param parameter nnscaler.Tensor
+---@return nnscaler.nn.ParameterList self
+function M.ParameterList:append(parameter)
+  local i = self:count() + 1
+  self[i] = check_parameter('nn.ParameterList', 'entry ' .. i, parameter)
+  return self
+end
+
+---@return integer
+function M.ParameterList:count() return M.ModuleList.count(self) end
+
+--- Parameters under names: fields of it, in the order in which they were assigned; those of the
+--- table given to the constructor in the order of their names.
+---@class nnscaler.nn.ParameterDict : nnscaler.nn.Module
+M.ParameterDict = Module.class 'ParameterDict'
+
+---@param parameters? table<string, nnscaler.Tensor>
+function M.ParameterDict:init(parameters)
+  for name, parameter in sorted.sorted_pairs(parameters or {}) do
+    self[name] = check_parameter('nn.ParameterDict', ("'%s'"):format(tostring(name)), parameter)
+  end
+end
 
 --- Modules one after the other: each takes what the one before returned.
 ---@class nnscaler.nn.Sequential : nnscaler.nn.ModuleList

@@ -1,6 +1,6 @@
---- Convolution and pooling of images [batch, channels, height, width].
+--- Convolutions over 1, 2 and 3 axes, and transposed ones: [batch, channels, …].
+local F = require 'nnscaler.functional'
 local Module = require 'nnscaler.nn.module'
-local aten = require('nnscaler.ops').aten
 local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
 local init = require 'nnscaler.nn.initializers'
@@ -8,79 +8,162 @@ local kinds = require 'nnscaler.nn.kinds'
 
 local M = {}
 
---- Two-dimensional convolution (cross-correlation).
----@class nnscaler.nn.Conv2d : nnscaler.nn.Module
----@field weight nnscaler.Tensor [outputs, inputs / groups, height, width]
----@field bias nnscaler.Tensor|nil
-M.Conv2d = Module.class 'Conv2d'
+local defaults = { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true,
+  padding_mode = 'zeros', dtype = 'float32' }
+local transposed_defaults = { stride = 1, padding = 0, output_padding = 0, dilation = 1, groups = 1,
+  bias = true, dtype = 'float32' }
 
----@param inputs integer channels
----@param outputs integer channels
----@param kernel integer|integer[]
----@param options? { stride?: integer|integer[], padding?: integer|integer[],
----   dilation?: integer|integer[], groups?: integer, bias?: boolean, dtype?: string }
-function M.Conv2d:init(inputs, outputs, kernel, options)
-  local area = 'nn.Conv2d'
-  check.integer(area, 'inputs', inputs)
-  check.integer(area, 'outputs', outputs)
-  local size = check.pair(area, 'kernel', kernel)
-  local o = check.options(area, options,
-    { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, dtype = 'float32' })
-  self.groups = check.integer(area, 'groups', o.groups)
-  if inputs % o.groups ~= 0 or outputs % o.groups ~= 0 then
-    fail('usage', area, ('%d groups do not divide %d input and %d output channels'):format(
-      o.groups, inputs, outputs))
+-- What all convolutions have: checked arguments, weight and bias. `transposed`: weights are
+-- [inputs, outputs / groups, …].
+local function set_up(self, axes, transposed, in_channels, out_channels, kernel_size, options)
+  local area = 'nn.' .. self.class_name
+  check.integer(area, 'in_channels', in_channels)
+  check.integer(area, 'out_channels', out_channels)
+  local kernel = check.each(area, 'kernel_size', kernel_size, axes)
+  local o = check.options(area, options, transposed and transposed_defaults or defaults)
+  local groups = check.integer(area, 'groups', o.groups)
+  if in_channels % groups ~= 0 or out_channels % groups ~= 0 then
+    fail('usage', area, ('%d groups do not divide %d input and %d output channels'):format(groups,
+      in_channels, out_channels))
   end
-  self.stride = check.pair(area, 'stride', o.stride)
-  self.padding = check.pair(area, 'padding', o.padding, 0)
-  self.dilation = check.pair(area, 'dilation', o.dilation)
-  local how = init.linear_default(inputs / o.groups * size[1] * size[2])
-  self.weight = kinds.parameter { dtype = o.dtype, init = how,
-    shape = { outputs, inputs / o.groups, size[1], size[2] } }
+  self.groups, self.kernel_size = groups, kernel
+  self.stride = check.each(area, 'stride', o.stride, axes)
+  self.dilation = check.each(area, 'dilation', o.dilation, axes)
+  local shape = transposed and { in_channels, out_channels / groups }
+    or { out_channels, in_channels / groups }
+  local fan_in = shape[2]
+  for i, size in ipairs(kernel) do shape[i + 2], fan_in = size, fan_in * size end
+  local how = init.linear_default(fan_in)
+  self.weight = kinds.parameter { dtype = o.dtype, init = how, shape = shape }
   if o.bias then
-    self.bias = kinds.parameter { shape = { outputs }, dtype = o.dtype, init = how }
+    self.bias = kinds.parameter { shape = { out_channels }, dtype = o.dtype, init = how }
   end
+  return o, area
 end
 
----@param x nnscaler.Tensor [batch, inputs, height, width]
----@return nnscaler.Tensor
-function M.Conv2d:forward(x)
-  return aten.conv2d(x, self.weight, self.bias, self.stride, self.padding, self.dilation,
-    self.groups)
+-- Sizes to add before and after each axis, from the last one inwards, as F.pad takes them.
+local function around(self, padding)
+  local list = {}
+  for i = #self.kernel_size, 1, -1 do
+    local total = padding == 'same' and self.dilation[i] * (self.kernel_size[i] - 1)
+    list[#list + 1] = total and math.floor(total / 2) or padding[i]
+    list[#list + 1] = total and total - math.floor(total / 2) or padding[i]
+  end
+  return list
 end
 
---- The largest element of each window.
----@class nnscaler.nn.MaxPool2d : nnscaler.nn.Module
-M.MaxPool2d = Module.class 'MaxPool2d'
+local function convolution(axes)
+  local name = ('Conv%dd'):format(axes)
+  local call, class = F[('conv%dd'):format(axes)], Module.class(name)
 
----@param kernel integer|integer[]
----@param options? { stride?: integer|integer[], padding?: integer|integer[] } stride: the kernel by
----   default
-function M.MaxPool2d:init(kernel, options)
-  local area = 'nn.MaxPool2d'
-  local o = check.options(area, options, { stride = kernel, padding = 0 })
-  self.kernel = check.pair(area, 'kernel', kernel)
-  self.stride = check.pair(area, 'stride', o.stride)
-  self.padding = check.pair(area, 'padding', o.padding, 0)
+  function class:init(in_channels, out_channels, kernel_size, options)
+    local o, area = set_up(self, axes, false, in_channels, out_channels, kernel_size, options)
+    local mode = check.one_of(area, 'padding_mode', o.padding_mode,
+      { 'zeros', 'reflect', 'replicate', 'circular' })
+    if type(o.padding) == 'string' then
+      self.padding = check.one_of(area, 'padding', o.padding, { 'same', 'valid' })
+    else
+      self.padding = check.each(area, 'padding', o.padding, axes, 0)
+    end
+    for _, stride in ipairs(self.stride) do
+      if self.padding == 'same' and stride ~= 1 then
+        fail('usage', area, ("padding = 'same' with stride %d; expected stride 1"):format(stride))
+      end
+    end
+    if mode ~= 'zeros' and self.padding ~= 'valid' then
+      self.mode, self.around, self.padding = mode, around(self, self.padding), 0
+    end
+  end
+
+  function class:forward(x)
+    if self.mode then x = F.pad(x, self.around, self.mode) end
+    return call(x, self.weight, self.bias, self)
+  end
+  return class
 end
 
----@param x nnscaler.Tensor
----@return nnscaler.Tensor
-function M.MaxPool2d:forward(x)
-  return aten.max_pool2d(x, self.kernel, self.stride, self.padding)
+local function transposed(axes)
+  local name = ('ConvTranspose%dd'):format(axes)
+  local call, class = F[('conv_transpose%dd'):format(axes)], Module.class(name)
+
+  function class:init(in_channels, out_channels, kernel_size, options)
+    local o, area = set_up(self, axes, true, in_channels, out_channels, kernel_size, options)
+    self.padding = check.each(area, 'padding', o.padding, axes, 0)
+    self.output_padding = check.each(area, 'output_padding', o.output_padding, axes, 0)
+    for i, extra in ipairs(self.output_padding) do
+      if extra >= math.max(self.stride[i], self.dilation[i]) then
+        fail('usage', area, ('output_padding = %d; expected less than stride or dilation')
+          :format(extra))
+      end
+    end
+  end
+
+  -- The padding that gives an output of these sizes.
+  function class:_padding_for(x, output_size)
+    local area, extra = 'nn.' .. name, {}
+    local sizes = check.each(area, 'output_size', output_size, axes)
+    for i, size in ipairs(sizes) do
+      local least = (x.shape[x:dim() - axes + i] - 1) * self.stride[i] - 2 * self.padding[i]
+        + self.dilation[i] * (self.kernel_size[i] - 1) + 1
+      if size < least or size >= least + self.stride[i] then
+        fail('model', area, ('output_size = %d; expected %d to %d for an input of %d'):format(size,
+          least, least + self.stride[i] - 1, x.shape[x:dim() - axes + i]))
+      end
+      extra[i] = size - least
+    end
+    return extra
+  end
+
+  function class:forward(x, output_size)
+    return call(x, self.weight, self.bias, { stride = self.stride, padding = self.padding,
+      output_padding = output_size and self:_padding_for(x, output_size) or self.output_padding,
+      groups = self.groups, dilation = self.dilation })
+  end
+  return class
 end
 
---- Means over windows that give an output of the size asked for.
----@class nnscaler.nn.AdaptiveAvgPool2d : nnscaler.nn.Module
-M.AdaptiveAvgPool2d = Module.class 'AdaptiveAvgPool2d'
+--- Convolution (cross-correlation) over sequences: Conv1d(in_channels, out_channels, kernel_size,
+--- { stride = 1, padding = 0, dilation = 1, groups = 1, bias = true, padding_mode = 'zeros',
+--- dtype = 'float32' }). Padding may be 'same' or 'valid'; padding_mode reflect, replicate or
+--- circular.
+---@class nnscaler.nn.Conv1d : nnscaler.nn.Module
+---@field weight nnscaler.Tensor [out_channels, in_channels / groups, kernel_size]
+---@field bias nnscaler.Tensor|nil [out_channels]
+M.Conv1d = convolution(1)
 
----@param size integer|integer[] of the output
-function M.AdaptiveAvgPool2d:init(size)
-  self.size = check.pair('nn.AdaptiveAvgPool2d', 'size', size)
-end
+--- Convolution (cross-correlation) over images; arguments as of Conv1d, sizes as one number or as
+--- { height, width }.
+---@class nnscaler.nn.Conv2d : nnscaler.nn.Module
+---@field weight nnscaler.Tensor [out_channels, in_channels / groups, height, width]
+---@field bias nnscaler.Tensor|nil [out_channels]
+M.Conv2d = convolution(2)
 
----@param x nnscaler.Tensor
----@return nnscaler.Tensor
-function M.AdaptiveAvgPool2d:forward(x) return aten.adaptive_avg_pool2d(x, self.size) end
+--- Convolution (cross-correlation) over volumes; arguments as of Conv1d, sizes as one number or as
+--- { depth, height, width }.
+---@class nnscaler.nn.Conv3d : nnscaler.nn.Module
+---@field weight nnscaler.Tensor [out_channels, in_channels / groups, depth, height, width]
+---@field bias nnscaler.Tensor|nil [out_channels]
+M.Conv3d = convolution(3)
+
+--- The gradient of a convolution over sequences with regard to its input: ConvTranspose1d(
+--- in_channels, out_channels, kernel_size, { stride = 1, padding = 0, output_padding = 0, groups =
+--- 1, bias = true, dilation = 1, dtype = 'float32' }). forward(x, output_size) finds the padding of
+--- the result by its size.
+---@class nnscaler.nn.ConvTranspose1d : nnscaler.nn.Module
+---@field weight nnscaler.Tensor [in_channels, out_channels / groups, kernel_size]
+---@field bias nnscaler.Tensor|nil [out_channels]
+M.ConvTranspose1d = transposed(1)
+
+--- The same over images.
+---@class nnscaler.nn.ConvTranspose2d : nnscaler.nn.Module
+---@field weight nnscaler.Tensor [in_channels, out_channels / groups, height, width]
+---@field bias nnscaler.Tensor|nil [out_channels]
+M.ConvTranspose2d = transposed(2)
+
+--- The same over volumes.
+---@class nnscaler.nn.ConvTranspose3d : nnscaler.nn.Module
+---@field weight nnscaler.Tensor [in_channels, out_channels / groups, depth, height, width]
+---@field bias nnscaler.Tensor|nil [out_channels]
+M.ConvTranspose3d = transposed(3)
 
 return M

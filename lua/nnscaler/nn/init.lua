@@ -12,10 +12,13 @@ local M = {
   Parameter = kinds.parameter,
   --- How parameters get their first values.
   init = require 'nnscaler.nn.initializers',
+  --- Parametrisations: nn.utils.parametrizations.weight_norm(layer).
+  utils = require 'nnscaler.nn.utils',
 }
 
 for _, family in ipairs {
-  'container', 'linear', 'norm', 'dropout', 'activation', 'conv', 'attention', 'loss',
+  'container', 'linear', 'embedding', 'norm', 'dropout', 'activation', 'conv', 'pool', 'shape',
+  'attention', 'transformer', 'recurrent', 'cell', 'loss',
 } do
   for name, class in sorted.sorted_pairs(require('nnscaler.nn.' .. family)) do M[name] = class end
 end

@@ -1,11 +1,11 @@
---- Linear layers and embeddings: tables of weights, indexed or multiplied.
+--- Linear and bilinear layers.
+local F = require 'nnscaler.functional'
 local Module = require 'nnscaler.nn.module'
-local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
 local check = require 'nnscaler.nn.check'
+local fused_linear = require 'nnscaler.nn.fused_linear'
 local init = require 'nnscaler.nn.initializers'
 local kinds = require 'nnscaler.nn.kinds'
-local register_op = require 'nnscaler.register_op'
 
 local M = {}
 
@@ -33,29 +33,6 @@ end
 ---@param x nnscaler.Tensor [..., inputs]
 ---@return nnscaler.Tensor # [..., outputs]
 function M.Linear:forward(x) return aten.linear(x, self.weight, self.bias) end
-
--- Several linear layers in one product. The rows of all layers are cut alike, so that heads of
--- query, key and value stay together.
-local fused_linear = register_op('nnscaler::fused_linear', {
-  kind = 'linear',
-  annotation = function(_, weight, bias)
-    local results = {}
-    for i = 1, weight.shape[1] do results[i] = '* n' end
-    local left = bias and ('* k^, %d n k^, %d n'):format(weight.shape[1], weight.shape[1])
-      or ('* k+, %d n k+'):format(weight.shape[1])
-    return left .. ' -> ' .. table.concat(results, ', ')
-  end,
-  body = function(x, weight, bias)
-    local y = aten.linear(x, weight:flatten(0, 1), bias and bias:flatten(0, 1))
-    return unpack(y:split(weight.shape[2], -1))
-  end,
-  inputs = function(generator)
-    local function draw(...)
-      return T.randn({ ... }, { generator = generator, dtype = 'float64' })
-    end
-    return { draw(2, 3, 4), draw(3, 6, 4), draw(3, 6) }
-  end,
-})
 
 --- Several linear layers of one input, computed as one: y₁, y₂, … = x W₁ᵀ + b₁, x W₂ᵀ + b₂, …
 --- Files hold the weights one below the other, as [count · outputs, inputs].
@@ -87,23 +64,33 @@ end
 ---@return nnscaler.Tensor ... [..., outputs], one per layer
 function M.FusedLinear:forward(x) return fused_linear(x, self.weight, self.bias) end
 
---- Rows of a table, picked by index.
----@class nnscaler.nn.Embedding : nnscaler.nn.Module
----@field weight nnscaler.Tensor [count, width]
-M.Embedding = Module.class 'Embedding'
+--- y = x₁ᵀ W x₂ + b over the last dimensions.
+---@class nnscaler.nn.Bilinear : nnscaler.nn.Module
+---@field weight nnscaler.Tensor [out_features, in1_features, in2_features]
+---@field bias nnscaler.Tensor|nil
+M.Bilinear = Module.class 'Bilinear'
 
----@param count integer rows of the table
----@param width integer
----@param options? { init?: table, dtype?: string }
-function M.Embedding:init(count, width, options)
-  check.integer('nn.Embedding', 'count', count)
-  check.integer('nn.Embedding', 'width', width)
-  local o = check.options('nn.Embedding', options, { init = init.normal(), dtype = 'float32' })
-  self.weight = kinds.parameter { shape = { count, width }, dtype = o.dtype, init = o.init }
+---@param in1_features integer
+---@param in2_features integer
+---@param out_features integer
+---@param options? { bias?: boolean, dtype?: string }
+function M.Bilinear:init(in1_features, in2_features, out_features, options)
+  local area = 'nn.Bilinear'
+  check.integer(area, 'in1_features', in1_features)
+  check.integer(area, 'in2_features', in2_features)
+  check.integer(area, 'out_features', out_features)
+  local o = check.options(area, options, { bias = true, dtype = 'float32' })
+  local how = init.linear_default(in1_features)
+  self.weight = kinds.parameter { shape = { out_features, in1_features, in2_features },
+    dtype = o.dtype, init = how }
+  if o.bias then
+    self.bias = kinds.parameter { shape = { out_features }, dtype = o.dtype, init = how }
+  end
 end
 
----@param index nnscaler.Tensor integers [...]
----@return nnscaler.Tensor # [..., width]
-function M.Embedding:forward(index) return aten.embedding(self.weight, index) end
+---@param x1 nnscaler.Tensor [..., in1_features]
+---@param x2 nnscaler.Tensor [..., in2_features]
+---@return nnscaler.Tensor # [..., out_features]
+function M.Bilinear:forward(x1, x2) return F.bilinear(x1, x2, self.weight, self.bias) end
 
 return M
