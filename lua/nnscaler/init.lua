@@ -3,7 +3,7 @@ local parts = {
   nn = 'nnscaler.nn', optim = 'nnscaler.optim', data = 'nnscaler.data', models = 'nnscaler.models',
   tensor = 'nnscaler.tensor', functional = 'nnscaler.functional', log = 'nnscaler.log',
   trace = 'nnscaler.trace', recompute = 'nnscaler.recompute',
-  register_op = 'nnscaler.register_op', ops = 'nnscaler.ops',
+  register_op = 'nnscaler.register_op', ops = 'nnscaler.ops', import = 'nnscaler.import',
 }
 
 local M = {}

@@ -36,6 +36,7 @@ Command run_command();
 Command compile_command();
 Command plan_command();
 Command generate_command();
+Command import_command();
 Command checkpoint_command();
 Command doctor_command();
 Command test_command();

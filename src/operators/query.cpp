@@ -31,14 +31,16 @@ void add_queries(Records& records) {
                "aten::tolist"},
               {.answer = Answer::data});
 
-  records.add({"aten::size"}, {.answer = Answer::shape,
-                               .ask = [](const CallView& c) { return Arg(c.shape("self")); }});
-  records.add({"aten::size.int"}, {.answer = Answer::shape, .ask = size_of_dim});
+  records.add(
+      {"aten::size", "aten::sym_size"},
+      {.answer = Answer::shape, .ask = [](const CallView& c) { return Arg(c.shape("self")); }});
+  records.add({"aten::size.int", "aten::sym_size.int"},
+              {.answer = Answer::shape, .ask = size_of_dim});
   records.add({"aten::dim"}, {.answer = Answer::shape,
                               .ask = [](const CallView& c) { return Arg(c.rank("self")); }});
-  records.add({"aten::numel"}, {.answer = Answer::shape, .ask = [](const CallView& c) {
-                                  return Arg(numel(c.shape("self")));
-                                }});
+  records.add({"aten::numel", "aten::sym_numel"},
+              {.answer = Answer::shape,
+               .ask = [](const CallView& c) { return Arg(numel(c.shape("self"))); }});
   records.add({"aten::is_floating_point"}, {.answer = Answer::shape, .ask = [](const CallView& c) {
                                               return Arg(is_floating(c.type("self").dtype));
                                             }});

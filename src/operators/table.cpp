@@ -94,7 +94,6 @@ Types infer_by_annotation(const Record& record, const CallView& call) {
 // there is none (they change what a tensor is, not its elements).
 const std::map<std::string_view, std::string_view> kIrregular = {
     {"aten::bernoulli_.float", "aten::bernoulli.p"},
-    {"aten::detach_", ""},
     {"aten::pow_.Scalar", "aten::pow.Tensor_Scalar"},
     {"aten::pow_.Tensor", "aten::pow.Tensor_Tensor"},
     {"aten::requires_grad_", ""},

@@ -166,9 +166,13 @@ int Recorder::constant_handle(const at::Tensor& tensor) {
 
 Site Recorder::site_of(lua_State* L) {
   Site site;
-  site.module = tensor::scope_of(L).module();
-  site.loc = model_place(L, fallback_place);
-  site.text = source_line(site.loc.file, site.loc.line);
+  if (origin != nullptr) {
+    site = *origin;
+  } else {
+    site.module = tensor::scope_of(L).module();
+    site.loc = model_place(L, fallback_place);
+    site.text = source_line(site.loc.file, site.loc.line);
+  }
   site.context.grad_enabled = c10::GradMode::is_enabled();
   site.context.recompute_region = recompute_region;
   return site;
@@ -234,6 +238,7 @@ std::vector<int> Recorder::emit(const std::string& op, std::vector<NamedArg> arg
                       (is_floating(types[i].dtype) || is_complex(types[i].dtype));
     const int id = add_value(types[i], Role::activation, grad, "");
     graph_.values.back().producer = node.id;
+    consumed_.back() = origin != nullptr;  // export has seen all branches
     node.outputs.push_back(id);
   }
   std::vector<int> outputs = node.outputs;

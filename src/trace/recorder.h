@@ -64,6 +64,9 @@ class Recorder final : public tensor::Interceptor {
 
   // Where a function that is traced returns: the place of calls whose own frame is gone.
   SourceLoc fallback_place;
+  // Where the Python model of an imported program makes the calls to come, in place of a line of
+  // Lua; nullptr: no such program runs.
+  const Site* origin = nullptr;
   // Region of calls that backward recomputes, or -1.
   int recompute_region = -1;
   int next_region() { return regions_++; }

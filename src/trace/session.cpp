@@ -10,6 +10,7 @@
 #include "tensor/call.h"
 #include "tensor/door.h"
 #include "tensor/scope.h"
+#include "trace/import/open.h"
 #include "trace/own_ops.h"
 #include "trace/probe.h"
 #include "trace/recorder.h"
@@ -349,6 +350,7 @@ int open_module(lua_State* L) {
   add_probe(L);
   add_own_ops(L);
   add_schemas(L);
+  import::add_import(L);
   return 1;
 }
 

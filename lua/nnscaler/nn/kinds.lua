@@ -18,6 +18,20 @@ function M.of(value)
   return nil
 end
 
+--- The key under which a module holds what has this name. Names that a module uses itself get keys
+--- of their own: a model read from a file may have a parameter 'path' or a module 'train'.
+---@param module nnscaler.nn.Module
+---@param name string
+---@return string|{ name: string }
+function M.key(module, name)
+  for key in next, module do
+    if type(key) == 'table' and key.name == name then return key end
+  end
+  local held = rawget(module, name)
+  if held == nil and module[name] == nil and name ~= 'path' or M.of(held) then return name end
+  return { name = name }
+end
+
 local function check_shape(area, shape)
   if type(shape) ~= 'table' then
     fail('usage', area, ('shape is a %s; expected a list of sizes'):format(type(shape)))

@@ -20,6 +20,7 @@ end
 -- Lists in Lua count from 1, names from 0. Names stand in files, as UTF-8.
 local function spelled(key, module)
   if type(key) == 'number' then return tostring(key - 1) end
+  if type(key) == 'table' then return key.name end
   if type(key) ~= 'string' or not base.is_utf8(key) then
     fail('model', 'nn.names', ("a field of a %s has the name '%s'; expected a text in UTF-8")
       :format(module.class_name, tostring(key)))

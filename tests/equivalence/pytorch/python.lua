@@ -25,6 +25,15 @@ do
     said:match '([^\n]+)\n*$' or 'not there') or nil
 end
 
+--- Why Python modules are missing, or nil.
+---@param modules string "a, b"
+---@return string|nil
+function M.lacks(modules)
+  local said, code = M.shell(("'%s' -c 'import %s'"):format(M.binary, modules))
+  return code ~= '0' and ('%s in %s: %s'):format(modules, M.binary,
+    said:match '([^\n]+)\n*$' or 'not there') or nil
+end
+
 local folder = os.tmpname() .. '.d'
 
 --- Runs `script FOLDER`; returns the folder that it wrote to, or nil without PyTorch.
