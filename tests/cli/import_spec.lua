@@ -84,6 +84,38 @@ describe('nnscaler import', function()
     assert.matches("nnscaler%.register_op%('mylib::twice', { library = 'PATH%.so' }%)", said)
   end)
 
+  it('goes the way of docs/import.md, to PyTorch and back', function()
+    if not folder then return pending(python.missing) end
+    local page = base.file_read 'docs/import.md'
+    for name, text in page:gmatch '```%l+ file=([%w._]+)\n(.-)```' do
+      base.file_write(('%s/%s'):format(folder, name), text)
+    end
+    local function step(command)
+      local said, code = shell.run(("cd '%s' && %s"):format(folder, command))
+      assert.equal(0, code, said)
+      return said
+    end
+    local here = shell.run('pwd'):match '^[^\n]+'
+    step(("'%s' '%s/examples/pytorch/export.py' model.py:make model.pt2"):format(python.binary,
+      here))
+    local shown = page:match '\n    (model%.pt2: .-)\n\n%S':gsub('\n    ', '\n')
+    local said = step(("'%s' import model.pt2"):format(shell.binary))
+    local function without_version(text) return (text:gsub('PyTorch %S+', 'PyTorch', 1)) end
+    assert.equal(without_version(shown), without_version(said:gsub('%s+$', '')))
+    step(("OMP_NUM_THREADS=1 '%s' run train.lua -n 2 pas_policy=tp max_train_steps=20"):format(
+      shell.binary))
+    assert.matches('The plan equals one device%.', step(("'%s' verify train.lua pas_policy=tp "
+      .. 'compute_config.plan_ngpus=2 --steps 1'):format(shell.binary)))
+    base.file_write(folder .. '/back.py', [[
+import model, safetensors.torch, torch
+net, (x, y) = model.make()
+before = net(x, y)
+net.load_state_dict(safetensors.torch.load_file('checkpoints/last/model.safetensors'))
+print('other', bool(net(x, y) != before))
+]])
+    assert.matches('other True', step(("'%s' back.py"):format(python.binary)))
+  end)
+
   for _, case in ipairs(refused) do
     it('refuses the file ' .. case[1], function()
       if not folder then return pending(python.missing) end
