@@ -10,9 +10,10 @@ local trainer = require 'nnscaler.trainer'
 
 local STEPS, MICRO_BATCHES, RATE = 3, 2, 0.1
 
+-- What is only rounding, as a bias of keys that softmax cancels, is held against 1e-6.
 local function distance(got, want)
   local norm = want:double():norm():item()
-  return (got:double() - want:double()):norm():item() / (norm > 0 and norm or 1)
+  return (got:double() - want:double()):norm():item() / math.max(norm, 1e-6)
 end
 
 -- A model of Lua around the exported one, which returns scores.
