@@ -1,0 +1,159 @@
+"""Small random models of published architectures with their loss, exported in float64, and what
+PyTorch makes of them in three steps (as export.py does): the oracle of tests/long/import_spec.lua.
+
+usage: architectures.py FOLDER [NAME …]      writes NAME.pt2 and NAME.safetensors
+       architectures.py --names              prints the names
+needs: torch safetensors transformers torchvision timm
+
+Draws cannot be those of PyTorch: all probabilities of dropping are 0. What models compute in
+float32 on purpose is in float64 too. Experts are products of batches, since the grouped one is an
+operator that transformers registers in Python.
+"""
+import os
+import sys
+
+import torch
+from safetensors.torch import save_file
+from torch import nn
+from torch.nn import functional as F
+
+import export
+
+TEXT = dict(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
+            intermediate_size=128, max_position_embeddings=64)
+VISION = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=64,
+              patch_size=16, num_labels=10)
+EXPERTS = dict(num_key_value_heads=4, q_lora_rank=32, kv_lora_rank=16, qk_rope_head_dim=8,
+               qk_nope_head_dim=8, v_head_dim=16, n_routed_experts=4, num_experts_per_tok=2,
+               moe_intermediate_size=32, n_shared_experts=1, first_k_dense_replace=1)
+ROWS = 2
+
+
+class LanguageModel(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, labels):
+        return self.model(input_ids=input_ids, labels=labels, use_cache=False).loss
+
+
+class Classifier(nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, images, classes):
+        out = self.model(images)
+        return F.cross_entropy(getattr(out, "logits", out), classes)
+
+
+def ids():
+    return torch.randint(2, 128, (ROWS, 16)), torch.randint(2, 128, (ROWS, 16))
+
+
+def images():
+    return torch.randn(ROWS, 3, 64, 64), torch.randint(0, 10, (ROWS,))
+
+
+def hugging_face(wrapper, config, model, **options):
+    import transformers
+    cfg = getattr(transformers, config)(**options)
+    cfg._attn_implementation = "sdpa"
+    cfg._experts_implementation = "batched_mm"
+    return wrapper(getattr(transformers, model)(cfg))
+
+
+def text(config, model, **options):
+    return lambda: (hugging_face(LanguageModel, config, model, **options), ids)
+
+
+def vision(config, model, **options):
+    return lambda: (hugging_face(Classifier, config, model, **options), images)
+
+
+def torchvision(name):
+    def build():
+        import torchvision.models
+        return Classifier(getattr(torchvision.models, name)(num_classes=10)), images
+    return build
+
+
+def timm(name, **options):
+    def build():
+        import timm
+        return Classifier(timm.create_model(name, num_classes=10, **options)), images
+    return build
+
+
+ARCHITECTURES = {
+    "gpt2": text("GPT2Config", "GPT2LMHeadModel", vocab_size=128, n_embd=64, n_layer=2, n_head=4,
+                 n_positions=64),
+    "llama": text("LlamaConfig", "LlamaForCausalLM", num_key_value_heads=2, **TEXT),
+    "qwen2": text("Qwen2Config", "Qwen2ForCausalLM", num_key_value_heads=2, **TEXT),
+    "qwen3": text("Qwen3Config", "Qwen3ForCausalLM", num_key_value_heads=2, head_dim=16, **TEXT),
+    "mistral": text("MistralConfig", "MistralForCausalLM", num_key_value_heads=2, **TEXT),
+    "gemma": text("GemmaConfig", "GemmaForCausalLM", num_key_value_heads=2, head_dim=16, **TEXT),
+    "phi": text("PhiConfig", "PhiForCausalLM", **TEXT),
+    "bert": text("BertConfig", "BertForMaskedLM", **TEXT),
+    "roberta": text("RobertaConfig", "RobertaForMaskedLM", pad_token_id=1, **TEXT),
+    "t5": text("T5Config", "T5ForConditionalGeneration", vocab_size=128, d_model=64, d_kv=16,
+               d_ff=128, num_layers=2, num_heads=4, decoder_start_token_id=0),
+    "mixtral": text("MixtralConfig", "MixtralForCausalLM", num_key_value_heads=2,
+                    num_local_experts=4, **TEXT),
+    "deepseek_v2": text("DeepseekV2Config", "DeepseekV2ForCausalLM", **EXPERTS, **TEXT),
+    "vit": vision("ViTConfig", "ViTForImageClassification", intermediate_size=128, **VISION),
+    "dinov2": vision("Dinov2Config", "Dinov2ForImageClassification", **VISION),
+    "resnet18": torchvision("resnet18"),
+    "swin_t": torchvision("swin_t"),
+    "convnext": torchvision("convnext_tiny"),
+    "timm_vit": timm("vit_tiny_patch16_224", img_size=64),
+    "efficientnet": timm("efficientnet_b0"),
+}
+
+
+def double_throughout():
+    def wide(f):
+        def call(*args, **options):
+            swap = {torch.float32: torch.float64}
+            args = [swap.get(a, a) if isinstance(a, torch.dtype) else a for a in args]
+            return f(*args, **{k: swap.get(v, v) if isinstance(v, torch.dtype) else v
+                               for k, v in options.items()})
+        return call
+
+    for owner, name in ((torch.Tensor, "to"), (torch.Tensor, "type"), (F, "softmax"),
+                        (torch, "softmax"), (torch, "arange"), (torch, "zeros"), (torch, "ones"),
+                        (torch, "full"), (torch, "tensor")):
+        setattr(owner, name, wide(getattr(owner, name)))
+    torch.Tensor.float = torch.Tensor.double
+
+
+def drop_nothing(model):
+    for module in model.modules():
+        for name in ("p", "drop_prob", "attention_dropout", "dropout", "dropout_prob", "attn_drop"):
+            if isinstance(getattr(module, name, None), float):
+                setattr(module, name, 0.0)
+    return model
+
+
+def main():
+    if sys.argv[1] == "--names":
+        print(" ".join(ARCHITECTURES))
+        return
+    folder, wanted = sys.argv[1], sys.argv[2:] or list(ARCHITECTURES)
+    torch.set_num_threads(1)
+    double_throughout()
+    for name in wanted:
+        torch.manual_seed(0)
+        model, arguments = ARCHITECTURES[name]()
+        model = drop_nothing(model).double().train()
+        batches = [export.double(arguments()) for _ in range(export.MICRO_BATCHES)]
+        export.export(model, batches[0], os.path.join(folder, name + ".pt2"))
+        out = {f"in/{k}/{i}": a for k, args in enumerate(batches) for i, a in enumerate(args)}
+        export.train(model, batches, out)
+        save_file({k: v.contiguous() for k, v in out.items()},
+                  os.path.join(folder, name + ".safetensors"))
+        print(name, flush=True)
+
+
+main()
