@@ -173,7 +173,8 @@ def train(model, batches, out):
         out[f"loss/{step}"] = total
         with torch.no_grad():
             for p in model.parameters():
-                p -= RATE * p.grad
+                if p.grad is not None:
+                    p -= RATE * p.grad
     out.update({"w/" + name: p.detach() for name, p in model.named_parameters()})
     out.update({"b/" + name: b for name, b in model.named_buffers()})
 
