@@ -45,6 +45,7 @@ local Graph = {}
 ---@field view boolean
 ---@field constant boolean whether its results have no gradient
 ---@field mutates boolean
+---@field examples string[] calls for `verify` and tests, as src/operators/record.h has them
 
 --- The graph that `json` wrote; a state error where the text is malformed.
 ---@param text string

@@ -20,10 +20,42 @@ local trace = {}
 ---@field name string with namespace
 ---@field annotation? string|string[]|fun(...): string|string[]
 ---@field body? function a composite over tensors, recorded as one call
+---@field backward? function of a composite: gradients of its tensor arguments, nil for none
 ---@field infer? fun(...): ... of { shape =, dtype = } and plain values: those of the results
 ---@field flops? fun(...): number
 ---@field kind? string 'linear', …
 ---@field rules? nnscaler.SplitRule[]
+
+--- A program that PyTorch exported, open for reading.
+---@class nnscaler.ExportedProgram
+local ExportedProgram = {}
+
+---@class nnscaler.ExportedInput
+---@field role 'parameter'|'buffer'|'constant'|'number'|'input'
+---@field name string
+---@field persistent boolean of a buffer: whether checkpoints hold it
+---@field value any of a number
+---@field dtype? string of a tensor
+---@field shape? integer[] of what is stored
+---@field sizes? integer[] of an input, -1 where any size will do
+---@field requires_grad? boolean
+---@field place? string equal for names of one tensor
+---@field record? string of the archive
+
+---@class nnscaler.ExportedTree: { [integer]: nnscaler.ExportedTree }
+---@field kind 'leaf'|'list'|'table'|'nothing'
+---@field keys? string[] of a table
+
+---@class nnscaler.ExportedAbout
+---@field name string
+---@field torch string version that exported it
+---@field trains? string the first call that tells training from evaluation
+---@field inputs nnscaler.ExportedInput[]
+---@field updates { output: integer, buffer: string }[] outputs from 1
+---@field results integer[] outputs from 1
+---@field arguments nnscaler.ExportedTree how forward takes its arguments
+---@field returned nnscaler.ExportedTree how it returns results
+---@field argument_names string[]
 
 ---@class nnscaler.SplitRule
 ---@field input integer tensor operand, from 0
@@ -92,6 +124,33 @@ function trace.registered() end
 --- does not open.
 ---@param path string
 function trace.load_library(path) end
+
+--- Opens a program that `torch.export.save` wrote; a usage error where it cannot be read.
+---@param path string
+---@return nnscaler.ExportedProgram
+function trace.open_program(path) end
+
+--- What the program takes, holds and returns.
+---@return nnscaler.ExportedAbout
+function ExportedProgram:about() end
+
+--- Operators that it calls, sorted: `recorded` says whether graphs know them, `there` whether
+--- LibTorch has them.
+---@return { op: string, count: integer, place: string, recorded: boolean, there: boolean }[]
+function ExportedProgram:operators() end
+
+--- The elements of a weight, buffer or constant, in memory of their own.
+---@param name string
+---@return nnscaler.Tensor
+function ExportedProgram:values(name) end
+
+--- Carries out its calls, through the door that a trace records.
+---@param inputs any[] as `about` lists them
+---@param path string of the module that it is
+---@param from? string dtype in whose place arguments get another one
+---@param to? string that dtype; needed with `from`
+---@return any[] outputs
+function ExportedProgram:run(inputs, path, from, to) end
 
 --- Schemas of LibTorch's registry that graphs may hold, sorted (src/operators/schemas.inc).
 ---@return string[]
