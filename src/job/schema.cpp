@@ -40,7 +40,7 @@ constexpr Key kKeys[] = {
 
   // --- optimizer
   {"optimizer", component, kRequired, "", "What changes the weights."},
-  {"optimizer.type", text, kRequired, "", "`adamw`, `adam`, `sgd`, or a module of your own."},
+  {"optimizer.type", text, kRequired, "", "`adamw`, `adam`, `sgd`, `lion`, `adafactor`, `muon`, or a module of your own."},
   {"optimizer.args", map, "{}", "", "Arguments of the optimizer: `lr`, `betas`, `weight_decay`, …"},
   {"optimizer.clip_gnorm", number, "0", "", "Greatest norm of all gradients together; 0 only measures it.", false, 0},
   {"lr_scheduler", component, "", "", "How the learning rate changes; constant if not given."},

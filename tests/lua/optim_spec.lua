@@ -75,6 +75,19 @@ describe('optimizers', function()
       adam { betas = { 0.9, 0.999 }, weight_decay = 0.1 }, 5)
   end)
 
+  it('Lion follows its formula', function()
+    local function lion(b1, b2, decay)
+      return function(w, g, s, _, lr)
+        local c = b1 * (s.m or 0) + (1 - b1) * g
+        s.m = b2 * (s.m or 0) + (1 - b2) * g
+        return w * (1 - lr * decay) - lr * (c > 0 and 1 or c < 0 and -1 or 0)
+      end
+    end
+    run({ type = 'lion' }, lion(0.9, 0.99, 0), 6)
+    run({ type = 'lion', args = { lr = 0.02, betas = { 0.8, 0.95 }, weight_decay = 0.3 } },
+      lion(0.8, 0.95, 0.3), 6)
+  end)
+
   it('SGD follows its formula', function()
     local function sgd(momentum, dampening, decay, nesterov)
       return function(w, g, s, _, lr)
@@ -192,11 +205,106 @@ describe('optimizers', function()
   end)
 end)
 
+describe('several kinds of optimizers', function()
+  local config = { type = 'muon', args = { lr = 0.1, ns_dtype = 'float64', groups = {
+    { match = { '*.bias', 'scale' }, type = 'adamw', lr = 0.02 },
+    { match = 'head.*', type = 'lion', weight_decay = 0.1 },
+    { match = 'other.weight', momentum = 0.5 },
+  } } }
+  local shapes = { ['body.weight'] = { 3, 4 }, ['body.bias'] = { 4 }, ['head.weight'] = { 4, 2 },
+    ['other.weight'] = { 2, 2 }, scale = {} }
+  local order = { 'body.weight', 'body.bias', 'head.weight', 'other.weight', 'scale' }
+
+  local function parameters()
+    local list = {}
+    for i, name in ipairs(order) do
+      list[i] = { name = name, requires_grad = true,
+        data = T.randn(shapes[name], { dtype = 'float64', generator = T.generator(i) }) }
+    end
+    return list
+  end
+  local function advance(optimizer, first, last)
+    for k = first, last do
+      optimizer:collect(function(name)
+        local at = k
+        for i, other in ipairs(order) do at = other == name and at + 100 * i or at end
+        return T.randn(shapes[name], { dtype = 'float64', generator = T.generator(at) })
+      end)
+      optimizer:step(optimizer.lr)
+    end
+  end
+  -- One parameter alone under its own kind.
+  local function alone(index, own)
+    local list = { parameters()[index] }
+    advance(optim.new(own, list), 1, 4)
+    return list[1].data:tolist()
+  end
+
+  it('share the weights of a model by name, each with its own options', function()
+    local list = parameters()
+    advance(optim.new(config, list), 1, 4)
+    local kinds = {
+      { type = 'muon', args = { lr = 0.1, ns_dtype = 'float64' } },
+      { type = 'adamw', args = { lr = 0.02 } }, { type = 'lion', args = { weight_decay = 0.1 } },
+      { type = 'muon', args = { lr = 0.1, ns_dtype = 'float64', momentum = 0.5 } },
+      { type = 'adamw', args = { lr = 0.02 } },
+    }
+    for i = 1, #order do assert.same(alone(i, kinds[i]), list[i].data:tolist(), order[i]) end
+  end)
+
+  it('go on from a saved state', function()
+    local whole, part = parameters(), parameters()
+    advance(optim.new(config, whole), 1, 6)
+    local first = optim.new(config, part)
+    advance(first, 1, 3)
+    local second = optim.new(config, part)
+    second:load_state(first:state())
+    advance(second, 4, 6)
+    for i = 1, #order do assert.same(whole[i].data:tolist(), part[i].data:tolist(), order[i]) end
+  end)
+
+  it('count what each keeps', function()
+    local slots = require 'nnscaler.optim.slots'
+    -- muon 12 and 4, adamw 2 · 4 and 2 · 1, lion 8
+    assert.equal(8 * (12 + 4 + 8 + 2 + 8), slots.bytes(optim.new(config, parameters())))
+    -- a row and a column of each matrix, the whole of others
+    assert.equal(8 * (7 + 4 + 6 + 4 + 1), slots.bytes(optim.new({ type = 'adafactor' },
+      parameters())))
+  end)
+
+  it('refuse parts of weights where they update whole ones', function()
+    local slots = require 'nnscaler.optim.slots'
+    local part = { ['body.weight'] = { shape = { 3, 4 }, start = { 0, 0 } } }
+    assert.matches("the rank holds a part of 'body.weight', and muon updates whole weights",
+      message(slots.check_parts, optim.new(config, parameters()), part))
+    assert.matches("and adafactor updates whole weights", message(slots.check_parts,
+      optim.new({ type = 'adafactor' }, parameters()), part))
+    slots.check_parts(optim.new({ type = 'lion' }, parameters()), part)
+  end)
+end)
+
 describe('messages of optimizers', function()
   local function new(config) return message(optim.new, config, { parameter('w', { 1 }) }) end
 
   it('name what is wrong', function()
-    assert.matches("nothing is named 'adamx'; expected adam, adamw, sgd", new { type = 'adamx' })
+    assert.matches("nothing is named 'adamx'; expected adafactor, adam, adamw, lion, muon, sgd",
+      new { type = 'adamx' })
+    assert.matches("muon updates matrices; 'w' has shape %[1%]", new { type = 'muon' })
+    assert.matches('beta2_decay is 1; expected a number ≤ 0',
+      new { type = 'adafactor', args = { beta2_decay = 1 } })
+    assert.matches('d is 0; expected a number ≥ 1', new { type = 'adafactor', args = { d = 0 } })
+    assert.matches('eps has to be a list of two numbers ≥ 0',
+      new { type = 'adafactor', args = { eps = 1e-3 } })
+    assert.matches("adjust_lr_fn is 'none'; expected original or match_rms_adamw",
+      new { type = 'muon', args = { adjust_lr_fn = 'none' } })
+    assert.matches("ns_dtype is 'int8'; expected bfloat16, float32 or float64",
+      new { type = 'muon', args = { ns_dtype = 'int8' } })
+    assert.matches('ns_steps is 100; expected an integer from 1 to 99',
+      new { type = 'muon', args = { ns_steps = 100 } })
+    assert.matches('ns_coefficients has to be a list of three numbers',
+      new { type = 'muon', args = { ns_coefficients = { 1, 2 } } })
+    assert.matches("optimizer.args.groups%[1%].*unknown key 'betas'; expected",
+      new { type = 'adamw', args = { groups = { { match = 'w', type = 'sgd', betas = {} } } } })
     assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, lr",
       new { type = 'adamw', args = { learning_rate = 1 } })
     assert.matches('betas%[2%] is 1; expected 0',

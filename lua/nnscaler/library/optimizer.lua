@@ -6,7 +6,6 @@ local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local optim = require 'nnscaler.optim'
 local reducer = require 'nnscaler.runtime.reducer'
-local slots = require 'nnscaler.optim.slots'
 
 local M = {}
 
@@ -250,7 +249,7 @@ function Optimizer:slots_of(name, counts)
   local slot = self.inner.by_name and self.inner.by_name[name]
   if not slot or (counts[name] or 0) == 0 then return {} end
   local names = {}
-  for i, declared in ipairs(slots.of(self.inner.kind, self.inner.options[slot.group])) do
+  for i, declared in ipairs(self.inner:slots_of(slot)) do
     names[i] = declared.name
   end
   return names

@@ -3,11 +3,13 @@
 --- here at all.
 ---
 --- `{ type = 'adamw', args = { lr = 1e-3, groups = { { match = '*.bias', weight_decay = 0 } } } }`
+--- A group may name another `type`, so that several optimizers share the weights of a model.
 --- A kind is a module { defaults, slots(options), update(self, bucket, options) }; a user's own
 --- is found by `require`. `slots` says before anything runs what the kind keeps of a parameter: a
 --- list of names, of tensors like the weight, or of { name =, dtype =, shape = function(shape) }
 --- where they are others. A kind without `slots` keeps its own state: it is not in checkpoints, its
---- memory is unknown, and parts of weights take it only with `elementwise = true`.
+--- memory is unknown, and parts of weights take it only with `elementwise = true`. `whole = true`
+--- says that it never takes parts; `refuses(shape)` says why a weight cannot be updated at all.
 ---
 --- One step: `collect` gradients, `scale` them by 1/Σn and measure their norm (one pass, squares
 --- summed in float64), `clip` (a second pass, only where the norm is too large),
@@ -22,16 +24,17 @@ local state = require 'nnscaler.optim.state'
 local M = {}
 
 ---@class nnscaler.Optimizer
----@field kind string|table as configured
 ---@field lr number base learning rate, before the schedule
----@field options table[] options of each group; the first is the default group
+---@field kinds table[] kind of each group; the first is the default group
+---@field options table[] options of each group
 ---@field slots table[] one per trainable parameter: { name, data, group, count, tensors }
 local Optimizer = {}
 Optimizer.__index = Optimizer
 M.Optimizer = Optimizer
 
 local what = {
-  key = 'optimizer.type', prefix = 'nnscaler.optim.', builtin = { 'adam', 'adamw', 'sgd' },
+  key = 'optimizer.type', prefix = 'nnscaler.optim.',
+  builtin = { 'adafactor', 'adam', 'adamw', 'lion', 'muon', 'sgd' },
   expects = 'an optimizer kind { defaults, update, slots }',
 }
 
@@ -70,31 +73,56 @@ local function check_groups(groups)
   end
 end
 
+-- The kind of optimizer named or given.
+local function kind_at(type_or_kind)
+  local kind = resolve(what, type_or_kind)
+  if type(kind) ~= 'table' or not kind.defaults or not kind.update then
+    fail('usage', what.key, ("'%s' is not an optimizer; expected %s"):format(
+      tostring(type_or_kind), what.expects))
+  end
+  return kind
+end
+
+-- Adds the kind and the options of each group.
+local function add_groups(self, kind, args, groups)
+  self.kinds[1], self.options[1] = kind, merge(kind, 'optimizer.args', args)
+  self.lr = self.options[1].lr
+  for i, group in ipairs(groups) do
+    local key = ('optimizer.args.groups[%d]'):format(i)
+    local own = without(without(group, 'match'), 'type')
+    if group.type == nil then
+      self.kinds[i + 1], self.options[i + 1] = kind, merge(kind, key, args, own)
+    else -- arguments of the job are those of its own kind
+      self.kinds[i + 1] = kind_at(group.type)
+      self.options[i + 1] = merge(self.kinds[i + 1], key, own)
+    end
+  end
+end
+
 --- Makes the optimizer of a job.
 ---@param config { type: string|table, args?: table } args.groups: a list of { match = pattern or
----  list of patterns, … } with options of its own; the first group that fits a name has it
+---  list of patterns, type = of another kind, … } with options of its own; the first group that
+---  fits a name has it
 ---@param parameters { name: string, data: nnscaler.Tensor, requires_grad: boolean }[]
 ---@return nnscaler.Optimizer
 function M.new(config, parameters)
-  local kind = resolve(what, config.type)
-  if type(kind) ~= 'table' or not kind.defaults or not kind.update then
-    fail('usage', what.key, ("'%s' is not an optimizer; expected %s"):format(tostring(config.type),
-      what.expects))
-  end
+  local kind = kind_at(config.type)
   local args, groups = without(config.args or {}, 'groups'), (config.args or {}).groups or {}
-  local self = setmetatable({ kind = kind, options = {}, slots = {}, by_name = {} }, Optimizer)
+  local self = setmetatable({ kinds = {}, options = {}, slots = {}, by_name = {} }, Optimizer)
   check_groups(groups)
-  self.options[1] = merge(kind, 'optimizer.args', args)
-  self.lr = self.options[1].lr
-  for i, group in ipairs(groups) do
-    self.options[i + 1] = merge(kind, ('optimizer.args.groups[%d]'):format(i), args,
-      without(group, 'match'))
-  end
+  add_groups(self, kind, args, groups)
   local group_of = glob.assign(groups, parameters)
   for _, parameter in ipairs(parameters) do
     if parameter.requires_grad then
       local slot = { name = parameter.name, data = parameter.data, count = 0, tensors = {},
         group = group_of[parameter.name] + 1, dtype = parameter.data.dtype }
+      local by = self.kinds[slot.group]
+      local why = by.refuses and by.refuses(parameter.data.shape)
+      if why then
+        fail('usage', 'optimizer.args', ("%s; '%s' has shape [%s]"):format(why, slot.name,
+          table.concat(parameter.data.shape, ', ')), ("give it to another optimizer: groups = { { "
+          .. "match = '%s', type = 'adamw' } }"):format(slot.name))
+      end
       self.slots[#self.slots + 1] = slot
       self.by_name[slot.name] = slot
     end
@@ -102,12 +130,24 @@ function M.new(config, parameters)
   return self
 end
 
+--- The kind that updates a parameter.
+---@param slot table of self.slots
+---@return table
+function Optimizer:kind_of(slot) return self.kinds[slot.group] end
+
+--- What it keeps of a parameter.
+---@param slot table of self.slots
+---@return nnscaler.Slot[]
+function Optimizer:slots_of(slot)
+  return slots.of(self.kinds[slot.group], self.options[slot.group], slot.data)
+end
+
 --- What it keeps of the parameters once each was updated.
 ---@return { parameter: string, name: string, shape: integer[], dtype: string }[]
 function Optimizer:declared()
   local list = {}
   for _, slot in ipairs(self.slots) do
-    for _, declared in ipairs(slots.of(self.kind, self.options[slot.group])) do
+    for _, declared in ipairs(self:slots_of(slot)) do
       local shape, dtype = slots.type_of(declared, slot.data)
       list[#list + 1] = { parameter = slot.name, name = declared.name, shape = shape,
         dtype = dtype }
@@ -198,22 +238,22 @@ function Optimizer:step(lr)
       local options = self.options[bucket.group]
       -- lr·(own/base) would not be lr exactly where own is base
       bucket.lr = options.lr == self.lr and lr or lr * (options.lr / self.lr)
-      self:make_state(bucket, options)
-      self.kind.update(self, bucket, options)
+      self:make_state(bucket)
+      self.kinds[bucket.group].update(self, bucket, options)
       for _, slot in ipairs(bucket.slots) do slot.count = slot.count + 1 end
     end
   end)
 end
 
--- Makes the state tensors of parameters that are updated for the first time.
-function Optimizer:make_state(bucket, options)
-  for _, declared in ipairs(slots.of(self.kind, options)) do
-    local list = {}
-    for i, slot in ipairs(bucket.slots) do
+-- Makes the state tensors of parameters that are updated for the first time. A bucket has a list of
+-- each slot, in the order of its parameters; nil where a parameter has none.
+function Optimizer:make_state(bucket)
+  for i, slot in ipairs(bucket.slots) do
+    for _, declared in ipairs(self:slots_of(slot)) do
       slot.tensors[declared.name] = slot.tensors[declared.name] or slots.zeros(declared, slot.data)
-      list[i] = slot.tensors[declared.name]
+      bucket[declared.name] = bucket[declared.name] or {}
+      bucket[declared.name][i] = slot.tensors[declared.name]
     end
-    bucket[declared.name] = list
   end
 end
 

@@ -1,4 +1,5 @@
 --- Stochastic gradient descent with momentum, dampening, Nesterov's variant and weight decay.
+local check = require 'nnscaler.optim.check'
 local fail = require 'nnscaler.fail'
 
 local kind = {
@@ -7,11 +8,7 @@ local kind = {
 }
 
 function kind.check(options, key)
-  for _, name in ipairs { 'lr', 'momentum', 'weight_decay' } do
-    if type(options[name]) ~= 'number' or options[name] < 0 then
-      fail('usage', key, ('%s is %s; expected a number ≥ 0'):format(name, tostring(options[name])))
-    end
-  end
+  check.not_negative(options, key, { 'lr', 'momentum', 'weight_decay' })
   if options.nesterov and (options.momentum <= 0 or options.dampening ~= 0) then
     fail('usage', key, ('nesterov with momentum %g and dampening %g; expected momentum > 0 and '
       .. 'dampening 0'):format(options.momentum, options.dampening))

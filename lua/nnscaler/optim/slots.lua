@@ -10,16 +10,20 @@ local width = { float64 = 8, float32 = 4, bfloat16 = 2, float16 = 2, int64 = 8, 
 ---@class nnscaler.Slot of every parameter of a group
 ---@field name string
 ---@field dtype string|nil nil: the weight's
----@field shape nil|fun(shape: integer[]): integer[] from the weight's; nil: the same
+---@field shape nil|fun(shape: integer[]): integer[]|nil from the weight's, nil where a weight of
+---  this shape has no such slot; without the function: the same
 
---- The slots of a kind with these options; none of one that keeps its own state.
+--- The slots that a kind with these options keeps of a weight; none of a kind that keeps its own
+--- state.
 ---@param kind table
 ---@param options table
+---@param weight { shape: integer[] }
 ---@return nnscaler.Slot[]
-function M.of(kind, options)
+function M.of(kind, options, weight)
   local list = {}
-  for i, slot in ipairs(kind.slots and kind.slots(options) or {}) do
-    list[i] = type(slot) == 'string' and { name = slot } or slot
+  for _, slot in ipairs(kind.slots and kind.slots(options) or {}) do
+    if type(slot) == 'string' then slot = { name = slot } end
+    if not slot.shape or slot.shape(weight.shape) then list[#list + 1] = slot end
   end
   return list
 end
@@ -62,8 +66,13 @@ end
 ---@param parts table<string, { shape: integer[], start?: integer[] }> of this rank, by name
 function M.check_parts(optimizer, parts)
   for _, slot in ipairs(optimizer.slots) do
-    local part = parts[slot.name]
-    if part and part.start and not optimizer.kind.slots and not optimizer.kind.elementwise then
+    local part, kind = parts[slot.name], optimizer:kind_of(slot)
+    if part and part.start and kind.whole then
+      fail('usage', 'optim.slots', ("the rank holds a part of '%s', and %s updates whole weights")
+        :format(slot.name, kind.name or 'its optimizer'), 'use a policy that leaves it whole, or '
+        .. "give it to another optimizer: groups = { { match = '...', type = 'adamw' } }")
+    end
+    if part and part.start and not kind.slots and not kind.elementwise then
       fail('usage', 'optim.slots', ("the rank holds a part of '%s', and the optimizer says neither "
         .. 'slots nor elementwise'):format(slot.name), 'a kind that updates each element by itself '
         .. 'says elementwise = true')

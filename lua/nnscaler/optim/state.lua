@@ -23,7 +23,7 @@ local function show(shape) return '[' .. table.concat(shape, ', ') .. ']' end
 
 -- Shape and dtype that a state has; those of the weight where the kind does not know its name.
 local function type_of(optimizer, slot, name)
-  for _, declared in ipairs(slots.of(optimizer.kind, optimizer.options[slot.group])) do
+  for _, declared in ipairs(optimizer:slots_of(slot)) do
     if declared.name == name then return slots.type_of(declared, slot.data) end
   end
   return slot.data.shape, slot.data.dtype
@@ -62,7 +62,7 @@ function M.import(optimizer, saved)
     if not count then
       fail('state', 'optim.load', ("no state of parameter '%s'"):format(slot.name))
     end
-    local list = count > 0 and slots.of(optimizer.kind, optimizer.options[slot.group]) or {}
+    local list = count > 0 and optimizer:slots_of(slot) or {}
     for _, declared in ipairs(list) do
       if not (found[slot.name] and found[slot.name][declared.name]) then
         fail('state', 'optim.load', ("state '%s' of '%s' is missing"):format(declared.name,
