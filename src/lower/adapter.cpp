@@ -53,17 +53,6 @@ Layout layout_of(const Layout& mesh, const StateKey& key) {
   return out;
 }
 
-bool crosses_nodes(const std::vector<int>& group, const LinkCosts& costs) {
-  return std::any_of(group.begin(), group.end(), [&](int d) {
-    return d / costs.devices_per_node != group[0] / costs.devices_per_node;
-  });
-}
-
-double seconds_of(int64_t bytes, int messages, bool across, const LinkCosts& costs) {
-  const double byte = costs.seconds_per_byte * (across ? costs.across_nodes : 1);
-  return costs.call + messages * costs.latency + static_cast<double>(bytes) * byte;
-}
-
 struct Edge {
   Primitive primitive;
   std::vector<int> axes;
@@ -141,10 +130,9 @@ class MeshSearch {
       return 1e-9;  // local, but never free: prefer no step
     bool across = false;
     for (int a : edge.axes)
-      across = across || crosses_nodes(mesh_.group(mesh_.devices[0], a), costs_);
-    const int n = ranks(edge);
-    const int messages = edge.primitive == Primitive::all_reduce ? 2 * (n - 1) : n - 1;
-    return seconds_of(bytes(key, edge), messages, across, costs_);
+      across = across || cost::crosses_hosts(mesh_.group(mesh_.devices[0], a), costs_);
+    const int messages = cost::ring_messages(communication_of(edge.primitive), ranks(edge));
+    return cost::seconds_of(bytes(key, edge), messages, across, costs_);
   }
 
   void add(std::vector<Edge>& out, Edge edge) const {
@@ -295,19 +283,15 @@ std::string_view name_of(Primitive primitive) {
   return kNames[static_cast<size_t>(primitive)];
 }
 
+operators::Communication communication_of(Primitive primitive) {
+  using enum operators::Communication;
+  static constexpr operators::Communication kinds[] = {
+      none, value_chunk, all_reduce, all_gather, reduce_scatter, all_to_all, move};
+  return kinds[static_cast<size_t>(primitive)];
+}
+
 int64_t ring_bytes(Primitive primitive, int64_t elements, int64_t element_bytes, int ranks) {
-  const int64_t n = ranks;
-  const int64_t padded = (elements + n - 1) / n * n;
-  switch (primitive) {
-    case Primitive::all_reduce:
-      return 2 * (n - 1) * (padded / n) * element_bytes;
-    case Primitive::all_gather:
-    case Primitive::reduce_scatter:
-    case Primitive::all_to_all:
-      return (n - 1) * (padded / n) * element_bytes;
-    default:
-      return 0;
-  }
+  return cost::ring_bytes(communication_of(primitive), elements, element_bytes, ranks);
 }
 
 Adapter find_adapter(const Layout& from, const Layout& to, const TensorType& type,
@@ -339,14 +323,14 @@ Adapter find_adapter(const Layout& from, const Layout& to, const TensorType& typ
       for (const Range& r : m.box) elements *= r.length();
       sent[m.source] += elements * size_of(type.dtype);
       ++messages[m.source];
-      across = across || crosses_nodes({m.source, m.target}, costs);
+      across = across || cost::crosses_hosts(std::vector<int>{m.source, m.target}, costs);
     }
     int64_t most = 0;
     int count = 0;
     for (const auto& [device, bytes] : sent) most = std::max(most, bytes);
     for (const auto& [device, n] : messages) count = std::max(count, n);
     out.bytes += most;
-    out.seconds += seconds_of(most, count, across, costs);
+    out.seconds += cost::seconds_of(most, count, across, costs);
     out.steps.push_back(std::move(step));
   }
   if (to.has_value_axis()) {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "cost/links.h"
 #include "lower/layout.h"
 
 namespace nns::lower {
@@ -21,6 +22,8 @@ enum class Primitive {
   move,            // regions point to point
 };
 std::string_view name_of(Primitive primitive);
+// What the call of a step does; none of a local slice.
+operators::Communication communication_of(Primitive primitive);
 
 // One region of the whole tensor that `source` sends to `target` (equal: a local copy).
 struct Move {
@@ -37,14 +40,7 @@ struct Step {
   std::vector<Move> moves;  // move only; ordered by target, then box
 };
 
-// Seconds that a collective of `bytes` (of the whole tensor held by the group) takes in a group.
-struct LinkCosts {
-  double call = 20e-6;              // seconds a collective takes to start
-  double latency = 1e-6;            // seconds a message
-  double seconds_per_byte = 1e-10;  // inside a node
-  double across_nodes = 10;         // factor on a byte between nodes
-  int devices_per_node = 8;
-};
+using cost::LinkCosts;
 
 struct Adapter {
   std::vector<Step> steps;
@@ -68,9 +64,7 @@ Shape receives_of(const std::vector<Move>& moves, const Piece& piece, int device
 // The layout with each value axis made a replicated one: after the addends are summed.
 Layout summed(Layout layout);
 
-// Payload bytes that one device sends in a ring collective over n ranks, `whole` = bytes of the
-// tensor gathered, reduced or exchanged: all-reduce 2(n−1)/n, all-gather and reduce-scatter (n−1)/n
-// of the padded size, all-to-all (n−1)/n of the local part.
+// As cost::ring_bytes.
 int64_t ring_bytes(Primitive primitive, int64_t elements, int64_t element_bytes, int ranks);
 
 }  // namespace nns::lower

@@ -24,12 +24,13 @@ bool converts(const TensorType& from, const TensorType& to) {
 
 }  // namespace
 
-Storage::Storage(const Program& program)
+Storage::Storage(const Program& program, const std::vector<int>& strided)
     : program_(program),
       root_(program.slots.size()),
       contiguous_(program.slots.size(), true),
       members_(program.slots.size()) {
   std::iota(root_.begin(), root_.end(), 0);
+  for (int slot : strided) contiguous_[static_cast<size_t>(slot)] = false;
   for (const Segment& segment : program.segments)
     for (const Instr& instr : segment.instrs) see(instr);
   for (size_t i = 0; i < root_.size(); ++i)

@@ -11,10 +11,12 @@ namespace nns::lower {
 
 class Storage {
  public:
-  explicit Storage(const Program& program);
+  // `strided`: slots made elsewhere whose elements do not lie in row-major order.
+  explicit Storage(const Program& program, const std::vector<int>& strided = {});
 
   // The slot whose memory `slot` looks at: itself, or the one it is a view of.
   int root(int slot) const { return root_[static_cast<size_t>(slot)]; }
+  bool is_contiguous(int slot) const { return contiguous_[static_cast<size_t>(slot)]; }
   // All slots with this root, ascending.
   const std::vector<int>& members(int root) const { return members_[static_cast<size_t>(root)]; }
   // Bytes of the memory behind a root.

@@ -39,18 +39,17 @@ int64_t elements(const Program& program, const Instr& instr, Communication kind,
   return (n - 1) * numel(shape);
 }
 
-// Elements of the regions of a list of moves that go to other ranks.
-int64_t moved(const Program& program, const Shape& moves, size_t dims) {
+}  // namespace
+
+int64_t moved_elements(const Shape& moves, size_t dims, int rank) {
   int64_t sum = 0;
   for (size_t i = 0; i < moves.size(); i += 1 + 2 * dims) {
-    int64_t n = moves[i] == program.rank ? 0 : 1;
+    int64_t n = moves[i] == rank ? 0 : 1;
     for (size_t d = 0; d < dims; ++d) n *= moves[i + 2 + 2 * d];
     sum += n;
   }
   return sum;
 }
-
-}  // namespace
 
 int64_t sent_by_all_reduce(int64_t elements, int64_t ranks, int64_t position) {
   const int64_t longest = part(elements, ranks);
@@ -81,7 +80,8 @@ std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& 
       const int64_t width = size_of(self.type.dtype);
       if (kind == Communication::send || kind == Communication::move) {
         const auto& moves = argument<Shape>(instr, kind == Communication::send ? "moves" : "sends");
-        add({segment.name, op, 0, 1, moved(program, moves, self.type.shape.size()) * width});
+        add({segment.name, op, 0, 1,
+             moved_elements(moves, self.type.shape.size(), program.rank) * width});
         continue;
       }
       const bool scatter = kind == Communication::scatter_gradient;

@@ -28,6 +28,10 @@ struct Bucket {
 // gives them the sum. The parts of the first ranks are the longest.
 int64_t sent_by_all_reduce(int64_t elements, int64_t ranks, int64_t position);
 
+// Elements of a list of moves (Exchange::sends) that go to other ranks; tensors have so many
+// dimensions.
+int64_t moved_elements(const Shape& moves, size_t dims, int rank);
+
 // Buckets of at most `bytes` (or one gradient), in the order in which backward completes them; in
 // pipelines in that of the parameters, which stages that share weights agree on. `others`: names of
 // parameters that a stage of another rank may have the gradient of.

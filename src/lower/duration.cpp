@@ -1,0 +1,190 @@
+#include "lower/duration.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "lower/schedule/pipeline.h"
+#include "lower/traffic.h"
+#include "lower/uses.h"
+
+namespace nns::lower {
+namespace {
+
+using operators::Communication;
+
+// Bytes a second that calls move through the memory of a device.
+double rate_of(const cost::Hardware& on) {
+  return on.memory_bandwidth * on.memory_efficiency;
+}
+
+double communicate(const Program& program, const Instr& instr, Communication kind,
+                   const cost::Hardware& on) {
+  const auto& links = on.links;
+  if (kind == Communication::send || kind == Communication::move) {
+    const auto& moves = argument<Shape>(instr, kind == Communication::send ? "moves" : "sends");
+    const TensorType& type = program.slot(reads(instr).at(0)).type;
+    const size_t stride = 1 + 2 * type.shape.size();
+    bool across = false;
+    int messages = 0;
+    for (size_t i = 0; i < moves.size(); i += stride) {
+      if (moves[i] == program.rank) continue;
+      ++messages;
+      across = across || cost::crosses_hosts(Shape{moves[i], program.rank}, links);
+    }
+    if (messages == 0) return 0;
+    return cost::seconds_of(
+        moved_elements(moves, type.shape.size(), program.rank) * size_of(type.dtype), messages,
+        across, links);
+  }
+  const auto& group = argument<Shape>(instr, "group");
+  const int slot = kind == Communication::all_gather ? instr.outs.at(0) : reads(instr).at(0);
+  const TensorType& type = program.slot(slot).type;
+  return cost::collective_seconds(kind, numel(type.shape), size_of(type.dtype),
+                                  static_cast<int>(group.size()), cost::crosses_hosts(group, links),
+                                  links);
+}
+
+double flops_of(const Program& program, const Instr& instr) {
+  std::string_view op = instr.op;
+  std::vector<NamedArg> args = instr.args;
+  double factor = 1;
+  if (is_again(instr)) {  // forward, and as much again for each of its two kinds of gradients
+    op.remove_prefix(kAgain.size());
+    std::erase_if(args,
+                  [](const NamedArg& a) { return a.name == "grad_outputs" || a.name == "needs"; });
+    factor = 3;
+  }
+  const std::string functional = operators::functional_form(op).value_or(std::string(op));
+  const operators::Record* record = operators::find(functional);
+  if (record == nullptr || (!record->flops && !record->infer)) return 0;
+  const operators::CallView call(
+      functional, args, [&](int id) -> const TensorType& { return program.slot(id).type; });
+  return factor * operators::flops(call);
+}
+
+}  // namespace
+
+double accumulate_seconds(const TensorType& type, const cost::Hardware& on) {
+  return std::max(on.start, 3 * static_cast<double>(bytes_of(type)) / rate_of(on));
+}
+
+Seconds seconds_of(const Program& program, const Storage& storage, SegmentKind in,
+                   const Instr& instr, const cost::Hardware& on) {
+  if (instr.kind == InstrKind::accumulate)
+    return {accumulate_seconds(program.slot(reads(instr)[0]).type, on), 0};
+  if (instr.kind != InstrKind::call) return {};
+  const Communication kind = communication_of(instr);
+  if (kind == Communication::receive) return {};
+  if (kind != Communication::none && kind != Communication::value_chunk)
+    return {0, communicate(program, instr, kind, on)};
+  const operators::Record* record = operators::find(instr.op);
+  if (record != nullptr && record->hook) return {};
+  if (record != nullptr && is_view(record->view) && in != SegmentKind::forward) return {};
+  if (!storage.allocates(instr) && !is_in_place(instr)) return {};
+  int64_t bytes = 0, made = 0;
+  DType dtype = DType::f32;
+  for (int in : reads(instr)) bytes += bytes_of(program.slot(in).type);
+  for (int out : instr.outs) {
+    if (out < 0) continue;
+    const TensorType& type = program.slot(out).type;
+    if (made == 0) dtype = type.dtype;
+    bytes += bytes_of(type);
+    made = std::max(made, numel(type.shape));
+  }
+  return {cost::roofline(flops_of(program, instr), bytes, made, dtype, on), 0};
+}
+
+StepPart step_part(const TensorType& weight, const std::vector<int>& reduce,
+                   const cost::Hardware& on, const StepSettings& settings) {
+  const int64_t bytes = bytes_of(weight);
+  // The update reads weight, gradient and state and writes weight and state.
+  return {cost::gradient_sum_seconds(bytes, static_cast<int>(reduce.size()),
+                                     cost::crosses_hosts(reduce, on.links), settings.bucket_bytes,
+                                     on.links),
+          (3 + 2 * settings.state) * static_cast<double>(bytes) / rate_of(on)};
+}
+
+namespace {
+
+// Weights of a program that get gradients.
+std::set<int> trained(const Program& program) {
+  std::set<int> out;
+  for (const Segment& segment : program.segments)
+    for (const Instr& instr : segment.instrs)
+      if (instr.kind == InstrKind::accumulate) out.insert(instr.target);
+  return out;
+}
+
+StepPart once_of(const Program& program, const cost::Hardware& on, const StepSettings& settings) {
+  StepPart out;
+  const std::set<int> weights = trained(program);
+  for (size_t i = 0; i < program.parameters.size(); ++i) {
+    if (!weights.contains(program.parameters[i])) continue;
+    const StepPart part = step_part(
+        program.slot(program.parameters[i]).type,
+        program.shares.empty() ? std::vector<int>{} : program.shares[i].reduce, on, settings);
+    out.sum += part.sum;
+    out.update += part.update;
+  }
+  return out;
+}
+
+// Seconds of the segments by stage and kind.
+std::map<std::pair<int, SegmentKind>, Seconds> segments_of(const Program& program,
+                                                           const cost::Hardware& on) {
+  const Storage storage(program);
+  std::map<std::pair<int, SegmentKind>, Seconds> out;
+  for (const Segment& segment : program.segments) {
+    Seconds& sum = out[{segment.stage, segment.kind}];
+    for (const Instr& instr : segment.instrs)
+      sum += seconds_of(program, storage, segment.kind, instr, on);
+  }
+  return out;
+}
+
+}  // namespace
+
+StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::Hardware& on,
+                  const StepSettings& settings) {
+  StepCost out;
+  std::map<std::pair<int, SegmentKind>, Seconds> parts;  // the longest over ranks
+  for (const std::vector<int>& ranks : skeleton.classes()) {
+    const Program program = skeleton.project(ranks[0]).program;
+    for (const auto& [key, seconds] : segments_of(program, on)) {
+      Seconds& known = parts[key];
+      if (seconds.all() > known.all()) known = seconds;
+    }
+    const StepPart once = once_of(program, on, settings);
+    if (once.sum + once.update > out.once.sum + out.once.update) out.once = once;
+    std::vector<Action> order;
+    if (plan.stages > 1)
+      order = schedule_of(plan, settings.micro_batches)
+                  .orders.at(static_cast<size_t>(pipeline_rank(plan, ranks[0] % plan.plan_ngpus)));
+    const Memory memory = lower::memory(program, order);
+    const auto state = static_cast<int64_t>(settings.state * static_cast<double>(memory.gradients));
+    if (memory.total() + state <= out.total) continue;
+    out.total = memory.total() + state;
+    out.resting = out.total - memory.peak;
+    out.saved = memory.saved;
+  }
+  std::vector<StageTimes> times(static_cast<size_t>(plan.stages), {0, 0, 0});
+  for (const auto& [key, seconds] : parts) {
+    StageTimes& stage = times.at(static_cast<size_t>(key.first));
+    (key.second == SegmentKind::forward    ? stage.forward
+     : key.second == SegmentKind::backward ? stage.backward
+                                           : stage.weight) += seconds.all();
+    (key.second == SegmentKind::forward ? out.forward : out.backward) += seconds;
+  }
+  double last = 0;
+  if (plan.stages > 1) {
+    for (const auto& line : time_line(schedule_of(plan, settings.micro_batches), times))
+      for (const Timed& t : line) last = std::max(last, t.stop);
+  } else {
+    last = settings.micro_batches * (times[0].forward + times[0].backward + times[0].weight);
+  }
+  out.seconds = last + out.once.sum + out.once.update;
+  return out;
+}
+
+}  // namespace nns::lower

@@ -1,0 +1,62 @@
+// Duration: seconds that a Program takes on described hardware, instruction by instruction, and the
+// step of a plan from them. Communication and calls follow one another, as the program has them.
+#pragma once
+
+#include <map>
+
+#include "cost/hardware.h"
+#include "lower/schedule/schedule.h"
+#include "lower/skeleton.h"
+#include "lower/storage.h"
+
+namespace nns::lower {
+
+// Seconds of work on the device and of communication.
+struct Seconds {
+  double work = 0, communication = 0;
+
+  double all() const { return work + communication; }
+  void operator+=(const Seconds& more) {
+    work += more.work;
+    communication += more.communication;
+  }
+};
+
+// Of one instruction: a call by its record's flops and the bytes of its operands and results, a
+// collective by its group. A message counts with its sender. A view takes nothing; where it has to
+// copy, it counts in forward, not in backward, where that hangs on all readers of a value.
+Seconds seconds_of(const Program& program, const Storage& storage, SegmentKind kind,
+                   const Instr& instr, const cost::Hardware& on);
+// Of adding a gradient of this type to that of a weight.
+double accumulate_seconds(const TensorType& type, const cost::Hardware& on);
+
+// What a step needs beside the programs.
+struct StepSettings {
+  int micro_batches = 1;            // of a unit
+  int64_t bucket_bytes = 25 << 20;  // gradients that one all-reduce sums
+  double state = 2;                 // bytes that the optimizer keeps for each byte of a weight
+};
+
+// Of what rests on a rank, once a step: sum of the gradient over the ranks that hold addends, and
+// update of the weight.
+struct StepPart {
+  double sum = 0, update = 0;
+};
+StepPart step_part(const TensorType& weight, const std::vector<int>& reduce,
+                   const cost::Hardware& on, const StepSettings& settings);
+
+// A step of a plan.
+struct StepCost {
+  Seconds forward, backward;  // of a micro-batch; summed over stages
+  StepPart once;              // of the rank that takes longest
+  double seconds = 0;
+  // Bytes of the rank that takes most: what rests (optimizer included), what a micro-batch keeps
+  // for its backward, and the most at any time.
+  int64_t resting = 0, saved = 0, total = 0;
+};
+
+// Simulates a step by the programs of all classes of ranks. Throws as lowering does.
+StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::Hardware& on,
+                  const StepSettings& settings);
+
+}  // namespace nns::lower
