@@ -1,0 +1,315 @@
+#include "solve/frontier.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace nns::solve {
+namespace {
+
+size_t at(int id) {
+  return static_cast<size_t>(id);
+}
+
+// Devices hold pieces as an axis says; whether gradients are addends is no matter of pieces.
+Code pieces(Code code) {
+  return code == kPartial ? kWhole : code;
+}
+
+Entry fresh() {
+  Entry entry;
+  std::memset(entry.roots, kNone, sizeof entry.roots);
+  return entry;
+}
+
+}  // namespace
+
+std::string Frontier::key() const {
+  std::string out(entries.size() * sizeof(Entry) + memory.size() * sizeof(Memory), '\0');
+  if (!entries.empty()) std::memcpy(out.data(), entries.data(), entries.size() * sizeof(Entry));
+  if (!memory.empty())
+    std::memcpy(out.data() + entries.size() * sizeof(Entry), memory.data(),
+                memory.size() * sizeof(Memory));
+  return out;
+}
+
+Frontier Frontier::of(const std::string& key, size_t entries) {
+  Frontier out;
+  const size_t bytes = entries * sizeof(Entry);
+  out.entries.resize(entries);
+  out.memory.resize((key.size() - bytes) / sizeof(Memory));
+  if (entries > 0) std::memcpy(out.entries.data(), key.data(), bytes);
+  if (!out.memory.empty()) std::memcpy(out.memory.data(), key.data() + bytes, key.size() - bytes);
+  return out;
+}
+
+struct Mover::Work {
+  Frontier& frontier;
+  double micro = 0;  // seconds of a micro-batch
+  Added& added;
+
+  uint8_t take(int64_t bytes, bool kept) {
+    frontier.memory.push_back({bytes, kept ? 1 : 0});
+    if (kept) added.saved += bytes;
+    NNS_CHECK(frontier.memory.size() < kNone, "more than 254 pieces of memory are alive");
+    return static_cast<uint8_t>(frontier.memory.size() - 1);
+  }
+  void keep(uint8_t root) {
+    if (root == kNone || frontier.memory[root].kept) return;
+    frontier.memory[root].kept = 1;
+    added.saved += frontier.memory[root].bytes;
+  }
+};
+
+// Reads a value in a layout, gives so many contributions to its gradient; `read`: backward reads it
+// too.
+void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradients,
+                bool read) const {
+  const bool weight = live.leaf >= 0;
+  const bool direct = weight && space_.leaves()[at(live.leaf)].rests ? code == entry.made : false;
+  ConversionPiece as_it_is;
+  as_it_is.none = true;
+  const ConversionPiece& piece =
+      direct ? as_it_is
+             : space_.conversion(live.type, pieces(entry.made), code, live.requires_grad);
+  // One more contribution to the value as it was made, or to the weight.
+  const auto contribute = [&] {
+    if (weight)
+      work.micro += space_.accumulate(live.type, entry.made);
+    else if (entry.has_gradient)
+      work.micro += space_.sum(live.type, entry.made);
+    else
+      entry.has_gradient = 1;
+  };
+  if (piece.none) {
+    for (int i = 0; i < gradients; ++i) contribute();
+    if (read && memory_) work.keep(entry.root);
+    return;
+  }
+  const auto bit = static_cast<uint16_t>(1u << code);
+  if (!(entry.exists & bit)) {
+    work.micro += piece.forward.all();
+    entry.exists |= bit;
+  }
+  for (int i = 0; i < gradients; ++i) {
+    if (entry.gradients & bit) {
+      work.micro += space_.sum(live.type, code);
+      continue;
+    }
+    entry.gradients |= bit;
+    work.micro += piece.backward.all();
+    contribute();
+  }
+  if (!memory_) return;
+  if (!piece.view && entry.roots[code] == kNone) entry.roots[code] = work.take(piece.bytes, false);
+  if (read) work.keep(piece.view ? entry.root : entry.roots[code]);
+}
+
+// Decides where a weight of several uses rests, or checks a further use; false where lowering would
+// have it elsewhere.
+bool Mover::settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const {
+  const Leaf& leaf = space_.leaves()[at(live.leaf)];
+  if (!leaf.rests) return true;
+  if (entry.first == kNone) {
+    entry.first = code;
+    entry.made = whole || code == kAddend ? kWhole : code;
+    entry.differs = code == kAddend;
+    if (whole && (code == kWhole || code == kAddend)) return false;  // the other choice is the same
+    const Space::Rest& rest = space_.rest(live.leaf, entry.made);
+    work.added.resting += rest.bytes;
+    work.added.seconds += rest.seconds;
+    return true;
+  }
+  if (code == entry.first) return true;
+  entry.differs = 1;
+  return entry.made == kWhole;
+}
+
+void Mover::read_alone(Work& work, int number, Code code, int gradients) const {
+  const Leaf& leaf = space_.leaves()[at(number)];
+  if (leaf.rests && code != kAddend) {
+    const Space::Rest& rest = space_.rest(number, code);
+    work.added.resting += rest.bytes;
+    work.added.seconds += rest.seconds;
+    if (gradients > 0) work.micro += gradients * space_.accumulate(leaf.type, code);
+    return;
+  }
+  const Space::Rest& rest = space_.rest(number, kWhole);
+  work.added.resting += rest.bytes;
+  work.added.seconds += rest.seconds;
+  Entry entry = fresh();
+  use(work, entry, {leaf.type, leaf.requires_grad, 0, number}, code, gradients, false);
+}
+
+uint32_t Mover::homes(int step) const {
+  uint32_t n = 1;
+  for (const Live& live : space_.steps()[at(step)].enter)
+    if (live.leaf >= 0 && space_.leaves()[at(live.leaf)].rests) n *= 2;
+  return n;
+}
+
+bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontier,
+                 Added& added) const {
+  const Step& step = space_.steps()[at(number)];
+  std::vector<Live> live;  // of the entries
+  Work work{frontier, 0, added};
+  const size_t before = frontier.entries.size();
+  for (size_t i = 0; i < step.enter.size(); ++i) frontier.entries.push_back(fresh());
+  const bool results = step.kind == kResults, unread = step.kind == kUnread;
+  const Candidate* cut =
+      step.kind < 0 ? nullptr : &space_.kinds()[at(step.kind)].candidates[candidate];
+  const auto code_at = [&](size_t i) { return cut == nullptr ? kWhole : cut->inputs[i]; };
+
+  // Entries know their types from the list of live values that the caller keeps; here from
+  // operands.
+  uint32_t choice = homes;
+  std::vector<bool> chosen(step.enter.size());
+  for (size_t i = 0; i < step.enter.size(); ++i) {
+    const Live& l = step.enter[i];
+    if (l.leaf < 0 || !space_.leaves()[at(l.leaf)].rests) continue;
+    chosen[i] = choice & 1u;
+    choice >>= 1;
+  }
+  uint32_t strided = 0;
+  for (size_t i = 0; i < step.operands.size(); ++i) {
+    const Step::Operand& o = step.operands[i];
+    const Live& l = step.lives[i];
+    if (o.at < 0) {  // a slice of an input
+      if (!space_.leaves()[at(o.leaf)].rests && code_at(i) >= kCut && i < 32) strided |= 1u << i;
+      continue;
+    }
+    Entry& entry = frontier.entries[at(o.at)];
+    const size_t place = at(o.at);
+    const bool whole = place >= before && chosen[place - before];
+    if (l.leaf >= 0 && !settle(work, entry, l, code_at(i), whole)) return false;
+    if (cut == nullptr || i >= 32) continue;
+    const Code code = cut->inputs[i];
+    const bool direct = l.leaf >= 0 && space_.leaves()[at(l.leaf)].rests && code == entry.made;
+    const ConversionPiece* piece =
+        direct ? nullptr : &space_.conversion(l.type, pieces(entry.made), code, l.requires_grad);
+    const bool contiguous = piece == nullptr || piece->none ? entry.contiguous : !piece->view;
+    if (!contiguous) strided |= 1u << i;
+  }
+  const CallPiece* piece = cut == nullptr ? nullptr : &space_.piece(number, candidate, strided);
+  for (size_t i = 0; i < step.operands.size(); ++i) {
+    const Step::Operand& o = step.operands[i];
+    const int gradients = piece != nullptr ? piece->gradients[i] : results && step.loss[i] ? 1 : 0;
+    const bool read = piece != nullptr ? piece->reads[i] : results;
+    if (o.at < 0)
+      read_alone(work, o.leaf, code_at(i), gradients);
+    else if (!unread)
+      use(work, frontier.entries[at(o.at)], step.lives[i], code_at(i), gradients, read);
+  }
+  for (int place : step.last) {
+    const Entry& entry = frontier.entries[at(place)];
+    // Whole at rest though all uses want one other layout: lowering would lay it as they do.
+    if (entry.first != kNone && !entry.differs && entry.made != entry.first) return false;
+  }
+  if (results) {
+    added.seconds += space_.problem().settings.micro_batches * work.micro;
+    frontier = {};
+    return true;
+  }
+  if (piece != nullptr) work.micro += piece->forward.all() + piece->backward.all();
+  if (memory_ && piece != nullptr) added.saved += piece->kept;
+  std::vector<uint8_t> roots;
+  if (memory_ && piece != nullptr)
+    for (const CallPiece::Root& root : piece->roots)
+      roots.push_back(work.take(root.bytes, root.kept));
+  for (size_t k = 0; k < step.results.size(); ++k) {
+    const CallPiece::Result& made = piece->results[at(step.result_of[k])];
+    Entry entry = fresh();
+    entry.made = cut->outputs[at(step.result_of[k])];
+    entry.contiguous = made.contiguous;
+    if (memory_ && made.root >= step.operands.size()) {
+      entry.root = roots[made.root - step.operands.size()];
+    } else if (memory_) {
+      const Step::Operand& o = step.operands[made.root];
+      if (o.at >= 0) {
+        const Entry& of = frontier.entries[at(o.at)];
+        const Code code = cut->inputs[made.root];
+        entry.root = of.roots[code] != kNone ? of.roots[code] : of.root;
+      }
+    }
+    frontier.entries.push_back(entry);
+  }
+  for (const Step::Update& update : step.updates) {
+    Code home = kWhole;
+    if (update.operand >= 0) home = pieces(cut->inputs[at(update.operand)]);
+    if (update.at >= 0) home = pieces(frontier.entries[at(update.at)].made);
+    Entry& entry =
+        frontier.entries[frontier.entries.size() - step.results.size() + at(update.result)];
+    use(work, entry, step.results[at(update.result)], home, 0, true);
+  }
+  added.seconds += space_.problem().settings.micro_batches * work.micro;
+
+  std::vector<Entry> entries;
+  std::vector<uint8_t> renamed(frontier.memory.size(), kNone);
+  std::vector<Memory> memory;
+  const auto rename = [&](uint8_t& root) {
+    if (root == kNone) return;
+    if (renamed[root] == kNone) {
+      renamed[root] = static_cast<uint8_t>(memory.size());
+      memory.push_back(frontier.memory[root]);
+    }
+    root = renamed[root];
+  };
+  for (int place : step.survive) {
+    Entry entry = frontier.entries[at(place)];
+    rename(entry.root);
+    for (uint8_t& root : entry.roots) rename(root);
+    entries.push_back(entry);
+  }
+  frontier.entries = std::move(entries);
+  frontier.memory = std::move(memory);
+  return true;
+}
+
+std::optional<double> Mover::excess(const Frontier& a, const Frontier& b,
+                                    const std::vector<Live>& live) const {
+  double most = 0;
+  for (size_t i = 0; i < live.size(); ++i) {
+    const Entry &x = a.entries[i], &y = b.entries[i];
+    if (std::memcmp(&x, &y, sizeof x) == 0) continue;
+    const Live& l = live[i];
+    if (x.first != y.first || x.differs != y.differs || (x.first != kNone && x.made != y.made) ||
+        x.contiguous < y.contiguous)
+      return std::nullopt;
+    const auto cost = [&](const Entry& e, Code code) {
+      if (e.first != kNone && code == e.made) return 0.0;
+      const ConversionPiece& piece =
+          space_.conversion(l.type, pieces(e.made), code, l.requires_grad);
+      const unsigned bit = 1u << code;
+      return piece.none ? 0.0
+                        : (e.exists & bit ? 0 : piece.forward.all()) +
+                              (e.gradients & bit ? 0 : piece.backward.all());
+    };
+    int codes = 0;
+    for (Code code = 0; code < kCodes; ++code) {
+      if (!(l.codes >> code & 1u)) continue;
+      ++codes;
+      most += std::max(0.0, cost(x, code) - cost(y, code));
+    }
+    // Sums of gradients: one a conversion, and one more where there is a gradient already.
+    if (l.requires_grad)
+      most += (codes + 1) * (l.leaf >= 0 ? space_.accumulate(l.type, pieces(x.made))
+                                         : space_.sum(l.type, pieces(x.made)));
+  }
+  return most * space_.problem().settings.micro_batches;
+}
+
+std::vector<std::vector<Live>> live_of(const Space& space) {
+  std::vector<std::vector<Live>> out{{}};
+  for (int number : space.sequence()) {
+    const Step& step = space.steps()[at(number)];
+    std::vector<Live> all = out.back(), next;
+    all.insert(all.end(), step.enter.begin(), step.enter.end());
+    all.insert(all.end(), step.results.begin(), step.results.end());
+    for (int place : step.survive) next.push_back(all[at(place)]);
+    out.push_back(std::move(next));
+  }
+  return out;
+}
+
+}  // namespace nns::solve

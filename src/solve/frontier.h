@@ -1,0 +1,82 @@
+// Frontier: what the calls so far leave to those that follow, and what a further call costs there.
+//
+// Of each value that is still read: how it was made, in which other layouts it exists already,
+// which of these have a gradient, and, where memory counts, which of their memory backward keeps.
+// All that a later call costs depends on this alone.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "solve/space.h"
+
+namespace nns::solve {
+
+constexpr uint8_t kNone = 0xff;
+
+// Plain bytes: a frontier is a key.
+struct Entry {
+  Code made = kWhole;                  // a leaf that rests: its home
+  uint8_t root = kNone;                // number of its memory in Frontier::memory
+  uint8_t contiguous = 1;              // elements in row-major order
+  uint8_t has_gradient = 0;            // the value as it was made
+  Code first = kNone;                  // of a weight of several uses: the first use
+  uint8_t differs = 0;                 // … and whether another one wants another layout
+  uint16_t exists = 0, gradients = 0;  // conversions by code
+  uint8_t roots[kCodes];               // of conversions with memory of their own
+  uint8_t spare = 0;
+};
+static_assert(sizeof(Entry) == 22);
+
+// Memory that values lie in.
+struct Memory {
+  int64_t bytes = 0;
+  int64_t kept = 0;  // whether backward reads it
+};
+
+struct Frontier {
+  std::vector<Entry> entries;
+  std::vector<Memory> memory;  // empty where memory does not count
+
+  std::string key() const;
+  static Frontier of(const std::string& key, size_t entries);
+};
+
+// What a call adds to a plan.
+struct Added {
+  double seconds = 0;   // of a step
+  int64_t resting = 0;  // bytes
+  int64_t saved = 0;    // bytes of a micro-batch
+};
+
+class Mover {
+ public:
+  Mover(const Space& space, bool memory) : space_(space), memory_(memory) {}
+
+  // Carries a frontier over a step, as its candidate number `candidate`. `homes` chooses where the
+  // weights of several uses that enter here rest, a bit each: as this step uses them (0), or whole.
+  // Returns false where no plan has this: then `frontier` is undefined.
+  bool move(int step, size_t candidate, uint32_t homes, Frontier& frontier, Added& added) const;
+
+  // How many choices of homes there are: 2 to the weights of several uses that enter.
+  uint32_t homes(int step) const;
+
+  // Most seconds that a plan costs more from `a` on than the same plan from `b` on; nothing where
+  // that has no bound. `live`: the values of both.
+  std::optional<double> excess(const Frontier& a, const Frontier& b,
+                               const std::vector<Live>& live) const;
+
+ private:
+  struct Work;
+  void use(Work& work, Entry& entry, const Live& live, Code code, int gradients, bool read) const;
+  bool settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const;
+  void read_alone(Work& work, int leaf, Code code, int gradients) const;
+
+  const Space& space_;
+  bool memory_;
+};
+
+// The values that are alive at the begin of each place of the sequence.
+std::vector<std::vector<Live>> live_of(const Space& space);
+
+}  // namespace nns::solve

@@ -1,0 +1,305 @@
+#include "solve/search.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <unordered_map>
+
+#include "base/error.h"
+
+namespace nns::solve {
+namespace {
+
+size_t at(int id) {
+  return static_cast<size_t>(id);
+}
+
+// A partial plan of a segment.
+struct Label {
+  double seconds = 0;
+  int64_t resting = 0, saved = 0;
+  int before = -1;  // label that it goes on from
+  uint8_t candidate = 0;
+
+  int64_t bytes() const { return resting + saved; }
+};
+
+// What a segment can make of a frontier.
+struct Exit {
+  std::string frontier;
+  double seconds = 0;
+  int64_t resting = 0, saved = 0;
+  std::vector<uint8_t> candidates;
+};
+
+// Plans by frontier, in the order in which frontiers were met.
+template <class Item>
+class Level {
+ public:
+  // Adds an item unless one that is there is as fast and as small; drops those that it beats.
+  void add(std::string&& key, Item item, bool memory) {
+    const auto [place, fresh] = index_.try_emplace(std::move(key), rows_.size());
+    if (fresh) rows_.push_back({&place->first, {}});
+    std::vector<Item>& items = rows_[place->second].items;
+    const auto beats = [&](const Item& a, const Item& b) {
+      return a.seconds <= b.seconds && (!memory || a.bytes() <= b.bytes());
+    };
+    for (const Item& known : items)
+      if (beats(known, item)) return;
+    std::erase_if(items, [&](const Item& known) { return beats(item, known); });
+    items.push_back(std::move(item));
+  }
+
+  struct Row {
+    const std::string* key;
+    std::vector<Item> items;
+  };
+  std::vector<Row>& rows() { return rows_; }
+  size_t size() const {
+    size_t n = 0;
+    for (const Row& row : rows_) n += row.items.size();
+    return n;
+  }
+
+ private:
+  std::unordered_map<std::string, size_t> index_;  // keys keep their places
+  std::vector<Row> rows_;
+};
+
+class Search {
+ public:
+  Search(const Space& space, const Limits& limits)
+      : space_(space),
+        limits_(limits),
+        memory_(limits.memory.has_value()),
+        mover_(space, memory_),
+        live_(live_of(space)) {}
+
+  std::optional<Found> run() {
+    struct State {
+      double seconds = 0;
+      int64_t resting = 0, saved = 0;
+      int before = -1;
+      const Exit* exit = nullptr;
+      int64_t bytes() const { return resting + saved; }
+    };
+    std::vector<State> states{{0, memory_ ? space_.unread() : 0, 0, -1, nullptr}};
+    std::vector<std::pair<std::string, int>> now{{Frontier{}.key(), 0}};
+    const auto& segments = space_.segments();
+    for (size_t s = 0; s < segments.size(); ++s) {
+      const size_t first = segments[s];
+      const size_t last = s + 1 < segments.size() ? segments[s + 1] : space_.sequence().size();
+      Level<State> level;
+      for (const auto& [key, index] : now) {
+        const State from = states[at(index)];
+        for (const Exit& exit : exits(first, last, key)) {
+          State to{from.seconds + exit.seconds, from.resting + exit.resting,
+                   from.saved + exit.saved, index, &exit};
+          if (memory_ && to.bytes() > *limits_.memory) continue;
+          level.add(std::string(exit.frontier), to, memory_);
+        }
+      }
+      prune(level, live_[last]);
+      now.clear();
+      for (auto& row : level.rows())
+        for (State& state : row.items) {
+          now.emplace_back(*row.key, static_cast<int>(states.size()));
+          states.push_back(state);
+        }
+      if (now.empty()) return std::nullopt;
+    }
+    int best = now[0].second;
+    for (const auto& [key, index] : now)
+      if (states[at(index)].seconds < states[at(best)].seconds) best = index;
+    Found found;
+    found.seconds = states[at(best)].seconds;
+    found.resting = states[at(best)].resting;
+    found.saved = states[at(best)].saved;
+    found.exact = !thinned_;
+    found.labels = labels_;
+    found.frontiers = frontiers_;
+    for (int i = best; states[at(i)].exit != nullptr; i = states[at(i)].before) {
+      const auto& chosen = states[at(i)].exit->candidates;
+      found.candidates.insert(found.candidates.begin(), chosen.begin(), chosen.end());
+    }
+    return found;
+  }
+
+ private:
+  // What the steps of a segment tell of it, with the values that enter.
+  std::string name_of(size_t first, size_t last) const {
+    std::string name;
+    for (size_t i = first; i < last; ++i) name += std::to_string(space_.sequence()[i]) + " ";
+    for (const Live& live : live_[first])
+      name += fmt::format("{}:{}:{}:{} ", live.type, live.requires_grad, live.codes, live.leaf);
+    return name;
+  }
+
+  const std::vector<Exit>& exits(size_t first, size_t last, const std::string& enter) {
+    auto& name = names_[first];
+    if (name.empty()) name = name_of(first, last);
+    auto& known = exits_[name + '|' + enter];
+    if (!known) known = std::make_unique<std::vector<Exit>>(explore(first, last, enter));
+    return *known;
+  }
+
+  std::vector<Exit> explore(size_t first, size_t last, const std::string& enter) {
+    std::vector<Label> labels{{}};
+    Level<Label> level;
+    level.add(std::string(enter), labels[0], memory_);
+    std::vector<std::pair<std::string, int>> now{{enter, 0}};
+    for (size_t i = first; i < last; ++i) {
+      Level<Label> next;
+      const int number = space_.sequence()[i];
+      const Step& step = space_.steps()[at(number)];
+      const size_t candidates = step.kind < 0 ? 1 : space_.kinds()[at(step.kind)].candidates.size();
+      const uint32_t homes = mover_.homes(number);
+      for (const auto& [key, index] : now) {
+        const Frontier from = Frontier::of(key, live_[i].size());
+        for (size_t c = 0; c < candidates; ++c)
+          for (uint32_t h = 0; h < homes; ++h) {
+            Frontier to = from;
+            Added added;
+            ++labels_;
+            if (!mover_.move(number, c, h, to, added)) continue;
+            const Label& before = labels[at(index)];
+            const Label label{before.seconds + added.seconds, before.resting + added.resting,
+                              before.saved + added.saved, index, static_cast<uint8_t>(c)};
+            if (memory_ && label.bytes() > *limits_.memory) continue;
+            next.add(to.key(), label, memory_);
+          }
+      }
+      prune(next, live_[i + 1]);
+      now.clear();
+      for (auto& row : next.rows())
+        for (const Label& label : row.items) {
+          now.emplace_back(*row.key, static_cast<int>(labels.size()));
+          labels.push_back(label);
+        }
+    }
+    std::vector<Exit> out;
+    for (const auto& [key, index] : now) {
+      Exit exit{key, labels[at(index)].seconds, labels[at(index)].resting, labels[at(index)].saved,
+                std::vector<uint8_t>(last - first)};
+      int label = index;
+      for (size_t i = last - first; i-- > 0; label = labels[at(label)].before)
+        exit.candidates[i] = labels[at(label)].candidate;
+      out.push_back(std::move(exit));
+    }
+    return out;
+  }
+
+  // Drops what another frontier, carried on in the same way, beats in any case; where there is too
+  // much to look at, all but the fastest and the smallest.
+  template <class Item>
+  void prune(Level<Item>& level, const std::vector<Live>& live) {
+    auto& rows = level.rows();
+    frontiers_ = std::max(frontiers_, rows.size());
+    if (!memory_) drop_beaten(rows, live);
+    if (!thinned_ && labels_ < limits_.labels) return;
+    if (level.size() <= limits_.beam) return;
+    thinned_ = true;
+    std::vector<std::pair<double, double>> order;  // seconds, bytes
+    for (const auto& row : rows)
+      for (const Item& item : row.items)
+        order.emplace_back(item.seconds, static_cast<double>(item.bytes()));
+    auto times = order;
+    std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(limits_.beam / 2),
+                     times.end());
+    const double slowest = times[limits_.beam / 2].first;
+    std::sort(order.begin(), order.end(),
+              [](const auto& a, const auto& b) { return a.second < b.second; });
+    const double largest = order[limits_.beam / 2].second;
+    for (auto& row : rows)
+      std::erase_if(row.items, [&](const Item& item) {
+        return item.seconds > slowest && static_cast<double>(item.bytes()) > largest;
+      });
+    std::erase_if(rows, [](const auto& row) { return row.items.empty(); });
+  }
+
+  template <class Rows>
+  void drop_beaten(Rows& rows, const std::vector<Live>& live) {
+    constexpr size_t kJudges = 24;
+    if (rows.size() < 2) return;
+    std::vector<size_t> order(rows.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return rows[a].items[0].seconds < rows[b].items[0].seconds;
+    });
+    std::vector<Frontier> judges;
+    std::vector<double> seconds;
+    std::vector<bool> beaten(rows.size(), false);
+    for (size_t i : order) {
+      const Frontier frontier = Frontier::of(*rows[i].key, live.size());
+      const double mine = rows[i].items[0].seconds;
+      for (size_t j = 0; j < judges.size() && !beaten[i]; ++j) {
+        const auto excess = mover_.excess(judges[j], frontier, live);
+        beaten[i] = excess && seconds[j] + *excess <= mine;
+      }
+      if (beaten[i] || judges.size() >= kJudges) continue;
+      judges.push_back(frontier);
+      seconds.push_back(mine);
+    }
+    size_t n = 0;
+    std::erase_if(rows, [&](const auto&) { return beaten[n++]; });
+  }
+
+  const Space& space_;
+  Limits limits_;
+  bool memory_;
+  Mover mover_;
+  std::vector<std::vector<Live>> live_;
+  std::map<size_t, std::string> names_;
+  std::unordered_map<std::string, std::unique_ptr<std::vector<Exit>>> exits_;
+  size_t labels_ = 0, frontiers_ = 0;
+  bool thinned_ = false;
+};
+
+}  // namespace
+
+std::optional<Found> search(const Space& space, const Limits& limits) {
+  return Search(space, limits).run();
+}
+
+std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candidates) {
+  const Mover mover(space, true);
+  // Homes of weights of several uses follow from the uses: at most one choice goes through.
+  std::vector<std::pair<Frontier, Added>> now{{{}, {0, space.unread(), 0}}};
+  for (size_t i = 0; i < space.sequence().size(); ++i) {
+    const int number = space.sequence()[i];
+    std::vector<std::pair<Frontier, Added>> next;
+    for (const auto& [frontier, added] : now)
+      for (uint32_t h = 0; h < mover.homes(number); ++h) {
+        auto to = std::pair(frontier, added);
+        if (mover.move(number, candidates[i], h, to.first, to.second))
+          next.push_back(std::move(to));
+      }
+    now = std::move(next);
+  }
+  NNS_CHECK(now.size() <= 1, "{} homes of one plan", now.size());
+  if (now.empty()) return std::nullopt;
+  return now[0].second;
+}
+
+int64_t least_resting(const Space& space) {
+  int64_t sum = space.unread();
+  for (size_t i = 0; i < space.sequence().size(); ++i) {
+    const Step& step = space.steps()[at(space.sequence()[i])];
+    const auto least = [&](int leaf) {
+      int64_t bytes = space.rest(leaf, kWhole).bytes;
+      for (const Candidate& c : space.kinds()[at(step.kind)].candidates)
+        for (size_t k = 0; k < c.inputs.size(); ++k)
+          if (step.lives[k].leaf == leaf && c.inputs[k] != kAddend)
+            bytes = std::min(bytes, space.rest(leaf, c.inputs[k]).bytes);
+      return bytes;
+    };
+    if (step.kind < 0) continue;
+    for (const Step::Operand& o : step.operands)
+      if (o.at < 0) sum += least(o.leaf);
+    for (const Live& live : step.enter)
+      if (live.leaf >= 0) sum += least(live.leaf);
+  }
+  return sum;
+}
+
+}  // namespace nns::solve

@@ -1,0 +1,42 @@
+// Search: dynamic programming over frontiers. Plans that leave the same frontier differ in nothing
+// that follows, so of those only the ones that no other beats are kept: the fastest, or, under a
+// limit of memory, all that are fastest for what they hold.
+//
+// The graph is taken segment by segment. What a segment makes of a frontier is found once and holds
+// for every segment of the same steps, so the layers of a model cost one of them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "solve/frontier.h"
+
+namespace nns::solve {
+
+struct Limits {
+  // Bytes of what rests and what a micro-batch keeps; nothing: only time counts.
+  std::optional<int64_t> memory;
+  size_t labels = 4'000'000;  // partial plans that are looked at before the search is thinned
+  size_t beam = 200;          // of a thinned search, partial plans between calls
+};
+
+// The choices of a plan: a candidate of each step of the sequence.
+struct Found {
+  std::vector<uint8_t> candidates;
+  double seconds = 0;                // of a step
+  int64_t resting = 0, saved = 0;    // bytes, where a limit was given
+  bool exact = true;                 // no plan of the space is faster within the limit
+  size_t labels = 0, frontiers = 0;  // partial plans looked at; most frontiers at one place
+};
+
+// Nothing where no plan keeps the limit, or, thinned, none was found.
+std::optional<Found> search(const Space& space, const Limits& limits);
+
+// What a plan of the space costs, candidate by candidate; nothing where it chooses no plan.
+std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candidates);
+
+// Fewest bytes that a plan of the space can rest in, by the weights alone.
+int64_t least_resting(const Space& space);
+
+}  // namespace nns::solve

@@ -1,0 +1,215 @@
+#include "solve/space.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/nest.h"
+
+namespace nns::solve {
+
+using graph::Graph;
+using graph::Node;
+using graph::Role;
+
+namespace {
+
+size_t at(int id) {
+  return static_cast<size_t>(id);
+}
+
+// Operator, arguments and shapes of a call: calls with one text have the same pieces.
+std::string text_of(const Graph& graph, const Node& node) {
+  std::string text = node.op + (node.context.grad_enabled ? "|" : "|-");
+  const auto tensor = [&](graph::ValueRef ref) {
+    text += ref.id < 0 ? "nil" : to_string(graph.value(ref).type);
+    text += ';';
+  };
+  for (const graph::NamedArg& arg : node.args) {
+    text += arg.name + "=";
+    if (const auto* one = std::get_if<graph::ValueRef>(&arg.value)) {
+      tensor(*one);
+    } else if (const auto* list = std::get_if<std::vector<graph::ValueRef>>(&arg.value)) {
+      for (graph::ValueRef ref : *list) tensor(ref);
+    } else {
+      text += graph::to_text(arg.value) + ";";
+    }
+  }
+  return text;
+}
+
+// Cuts of a call that its placement can have, after the whole call; those that lay all tensors
+// alike once.
+std::vector<Candidate> candidates_of(const Graph& graph, const Node& node, int devices,
+                                     const plan::Builder& builder) {
+  std::vector<Candidate> out;
+  std::vector<int> all;
+  for (int d = 0; d < devices; ++d) all.push_back(d);
+  const auto add = [&](int input, int dim) {
+    plan::OpPlan op;
+    op.key = {node.module, node.op, node.ordinal};
+    op.cuts = {{input, dim, devices}};
+    op.devices = all;
+    Candidate candidate{input, dim, {}, {}, lower::place(graph, node, op)};
+    for (const auto& use : candidate.placed.inputs)
+      candidate.inputs.push_back(code_of(use.layout, !use.partial.empty() && use.partial[0]));
+    for (const auto& layout : candidate.placed.outputs)
+      candidate.outputs.push_back(code_of(layout, false));
+    for (const Candidate& known : out)
+      if (known.inputs == candidate.inputs && known.outputs == candidate.outputs) return;
+    out.push_back(std::move(candidate));
+  };
+  add(-1, 0);
+  if (devices == 1) return out;
+  for (const annotate::Place& place : builder.choices(node.id)) {
+    const auto split = builder.split(node.id, place.input, place.dim, devices);
+    if (!split) continue;
+    const auto one_cut = [](const std::vector<annotate::TensorSplit>& side) {
+      return std::all_of(side.begin(), side.end(), [](const annotate::TensorSplit& t) {
+        return t.axes.size() <= 1 && (t.axes.empty() || t.axes[0] < kCodes - kCut);
+      });
+    };
+    if (one_cut(split->inputs) && one_cut(split->outputs)) add(place.input, place.dim);
+  }
+  return out;
+}
+
+}  // namespace
+
+Space::Space(const Problem& problem) : problem_(problem) {
+  const Graph& graph = *problem_.graph;
+  for (const Node& node : graph.nodes)
+    if (node.context.recompute_region >= 0)
+      throw Error(ErrorKind::model,
+                  fmt::format("[solve.recompute] {} {} ({}) runs again in backward; expected a "
+                              "model whose regions are not given",
+                              node.module, node.op, short_form(node.loc)),
+                  "autodist does not price regions of the model: take nnscaler.recompute out, or "
+                  "use another policy");
+  find_live();
+  find_kinds();
+  find_gradients();
+  find_leaves();
+  find_steps();
+  find_segments();
+}
+
+int Space::type_of(int value) {
+  const TensorType& type = problem_.graph->value({value}).type;
+  const auto [known, fresh] = type_ids_.emplace(to_string(type), static_cast<int>(types_.size()));
+  if (fresh) types_.push_back(type);
+  return known->second;
+}
+
+// Calls whose results somebody reads in the end.
+void Space::find_live() {
+  const Graph& graph = *problem_.graph;
+  uses_.assign(graph.values.size(), 0);
+  live_.assign(graph.nodes.size(), false);
+  asked_.resize(graph.nodes.size());
+  for (const graph::Nest& nest : graph.outputs)
+    graph::for_each_value(nest, [&](int id) { ++uses_[at(id)]; });
+  std::vector<bool> content(graph.values.size(), false);
+  for (const auto& [buffer, value] : graph.buffer_updates) content[at(value)] = true;
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const Node& node = graph.nodes[n];
+    for (int out : node.outputs) {
+      const bool used = uses_[at(out)] > 0 || content[at(out)];
+      asked_[n].used.push_back(used);
+      live_[n] = live_[n] || used;
+    }
+    asked_[n].grads.assign(node.outputs.size(), false);
+    for (int in : graph::inputs_of(node))
+      if (live_[n] || rests(in)) ++uses_[at(in)];
+  }
+}
+
+bool Space::rests(int value) const {
+  const Role role = problem_.graph->value({value}).role;
+  return role == Role::parameter || role == Role::buffer;
+}
+
+void Space::find_kinds() {
+  const Graph& graph = *problem_.graph;
+  const plan::Builder builder(problem_.graph, problem_.plan_ngpus, problem_.runtime_ngpus);
+  std::map<std::string, int> known;
+  kind_.assign(graph.nodes.size(), -1);
+  codes_.assign(graph.values.size(), 0);
+  for (const Node& node : graph.nodes) {
+    if (!live_[at(node.id)]) continue;
+    const auto [entry, fresh] =
+        known.emplace(text_of(graph, node), static_cast<int>(kinds_.size()));
+    if (fresh)
+      kinds_.push_back({node.id, candidates_of(graph, node, problem_.plan_ngpus, builder)});
+    kind_[at(node.id)] = entry->second;
+    const auto inputs = graph::inputs_of(node);
+    for (const Candidate& c : kinds_[at(entry->second)].candidates)
+      for (size_t i = 0; i < inputs.size(); ++i)
+        codes_[at(inputs[i])] |= static_cast<uint16_t>(1u << c.inputs[i]);
+  }
+  for (const graph::Nest& nest : graph.outputs)
+    graph::for_each_value(nest, [&](int id) { codes_[at(id)] |= 1u << kWhole; });
+}
+
+// Which values require gradients, and get one: as the tape of a whole call finds it.
+void Space::find_gradients() {
+  const Graph& graph = *problem_.graph;
+  requires_.assign(graph.values.size(), false);
+  gets_.assign(graph.values.size(), false);
+  for (int id : graph.parameters) requires_[at(id)] = graph.value({id}).requires_grad;
+  for (const Node& node : graph.nodes) {
+    if (!live_[at(node.id)]) continue;
+    Asked& asked = asked_[at(node.id)];
+    const auto inputs = graph::inputs_of(node);
+    for (int in : inputs) asked.needs.push_back(requires_[at(in)]);
+    asked.strided.assign(inputs.size(), false);
+    const CallPiece piece = make(kind_[at(node.id)], 0, asked);
+    for (size_t k = 0; k < node.outputs.size(); ++k)
+      requires_[at(node.outputs[k])] = piece.results[k].requires_grad;
+  }
+  if (!graph.training || graph.outputs.empty()) return;
+  if (const auto* loss = std::get_if<graph::ValueRef>(&graph.outputs[0].node))
+    gets_[at(loss->id)] = requires_[at(loss->id)];
+  for (size_t n = graph.nodes.size(); n-- > 0;) {
+    const Node& node = graph.nodes[n];
+    if (!live_[n]) continue;
+    bool any = false;
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      asked_[n].grads[k] = gets_[at(node.outputs[k])];
+      any = any || asked_[n].grads[k];
+    }
+    if (!any) continue;
+    const CallPiece piece = make(kind_[n], 0, asked_[n]);
+    const auto inputs = graph::inputs_of(node);
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (piece.gradients[i] > 0) gets_[at(inputs[i])] = true;
+  }
+}
+
+void Space::find_leaves() {
+  const Graph& graph = *problem_.graph;
+  leaf_of_.assign(graph.values.size(), -1);
+  for (const auto& [buffer, value] : graph.buffer_updates) {
+    // The buffer of a call that reads it is as that call has it; else it is alive until it is
+    // written.
+    const int producer = graph.value({value}).producer;
+    const auto inputs =
+        producer < 0 ? std::vector<int>{} : graph::inputs_of(graph.nodes[at(producer)]);
+    const bool own = std::find(inputs.begin(), inputs.end(), buffer) != inputs.end();
+    if (uses_[at(buffer)] > 0 && !(own && uses_[at(buffer)] == 1)) ++uses_[at(buffer)];
+    codes_[at(value)] |= codes_[at(buffer)] | 1u << kWhole;
+  }
+  for (const graph::Value& value : graph.values) {
+    if (value.producer >= 0) continue;
+    const bool rests = this->rests(value.id);
+    if (rests && uses_[at(value.id)] == 0) unread_ += bytes_of(value.type);
+    if (value.role == Role::constant) unread_ += bytes_of(value.type);
+    if (uses_[at(value.id)] == 0) continue;
+    const Leaf leaf{type_of(value.id), rests, gets_[at(value.id)], requires_[at(value.id)],
+                    uses_[at(value.id)] == 1};
+    const auto known = std::find(leaves_.begin(), leaves_.end(), leaf);
+    leaf_of_[at(value.id)] = static_cast<int>(known - leaves_.begin());
+    if (known == leaves_.end()) leaves_.push_back(leaf);
+  }
+}
+
+}  // namespace nns::solve

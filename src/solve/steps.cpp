@@ -1,0 +1,228 @@
+// The steps of a space, its segments, and what its pieces cost.
+#include <algorithm>
+
+#include "base/error.h"
+#include "graph/nest.h"
+#include "solve/space.h"
+
+namespace nns::solve {
+
+using graph::Graph;
+using graph::Node;
+
+namespace {
+
+size_t at(int id) {
+  return static_cast<size_t>(id);
+}
+
+int place_in(const std::vector<int>& list, int value) {
+  const auto found = std::find(list.begin(), list.end(), value);
+  return found == list.end() ? -1 : static_cast<int>(found - list.begin());
+}
+
+// The outermost entry of a list that a module stands in: "layers.3" of "model.layers.3.mlp".
+std::string block_of(const std::string& module) {
+  for (size_t start = 0; start < module.size();) {
+    const size_t stop = std::min(module.find('.', start), module.size());
+    if (module.find_first_not_of("0123456789", start) >= stop) return module.substr(0, stop);
+    start = stop + 1;
+  }
+  return "";
+}
+
+}  // namespace
+
+Live Space::live_of(int value) {
+  return {type_of(value), requires_[at(value)], codes_[at(value)], leaf_of(value)};
+}
+
+int Space::add(Step step) {
+  const auto [known, fresh] = step_ids_.emplace(step, static_cast<int>(steps_.size()));
+  if (fresh) steps_.push_back(std::move(step));
+  return known->second;
+}
+
+void Space::find_steps() {
+  const Graph& graph = *problem_.graph;
+  std::vector<int> alive, left = uses_;
+  for (const Node& node : graph.nodes) {
+    Step step;
+    auto inputs = graph::inputs_of(node);
+    if (live_[at(node.id)]) {
+      step.kind = kind_[at(node.id)];
+      step.asked = asked_[at(node.id)];
+    } else {
+      step.kind = kUnread;
+      step.asked.used.assign(node.outputs.size(), false);
+      std::erase_if(inputs, [&](int in) { return !rests(in); });
+      if (inputs.empty()) continue;
+    }
+    for (int in : inputs) {
+      const int leaf = leaf_of(in);
+      --left[at(in)];
+      step.lives.push_back(live_of(in));
+      if (leaf >= 0 && leaves_[at(leaf)].single) {
+        step.operands.push_back({-1, leaf});
+        continue;
+      }
+      if (place_in(alive, in) < 0) {
+        alive.push_back(in);
+        step.enter.push_back(live_of(in));
+      }
+      step.operands.push_back({place_in(alive, in), -1});
+    }
+    std::vector<int> results;
+    for (size_t k = 0; k < node.outputs.size(); ++k) {
+      if (!step.asked.used[k]) continue;
+      step.results.push_back(live_of(node.outputs[k]));
+      step.result_of.push_back(static_cast<int>(k));
+      results.push_back(node.outputs[k]);
+    }
+    for (const auto& [buffer, value] : graph.buffer_updates) {
+      const int result = place_in(results, value);
+      if (result < 0) continue;
+      const int leaf = leaf_of(buffer);
+      const bool single = leaf >= 0 && leaves_[at(leaf)].single;
+      step.updates.push_back(
+          {result, single ? -1 : place_in(alive, buffer), single ? place_in(inputs, buffer) : -1});
+      if (leaf >= 0 && !single) --left[at(buffer)];
+    }
+    for (size_t i = 0; i < alive.size(); ++i)
+      if (left[at(alive[i])] == 0 && leaf_of(alive[i]) >= 0)
+        step.last.push_back(static_cast<int>(i));
+    alive.insert(alive.end(), results.begin(), results.end());
+    std::vector<int> next;
+    for (size_t i = 0; i < alive.size(); ++i) {
+      if (left[at(alive[i])] == 0) continue;
+      step.survive.push_back(static_cast<int>(i));
+      next.push_back(alive[i]);
+    }
+    alive = std::move(next);
+    sequence_.push_back(add(std::move(step)));
+    nodes_.push_back(node.id);
+  }
+  add_results(alive);
+}
+
+void Space::add_results(std::vector<int>& alive) {
+  const Graph& graph = *problem_.graph;
+  Step step;
+  step.kind = kResults;
+  const auto* loss =
+      graph.outputs.empty() ? nullptr : std::get_if<graph::ValueRef>(&graph.outputs[0].node);
+  bool first = true;
+  for (const graph::Nest& nest : graph.outputs)
+    graph::for_each_value(nest, [&](int id) {
+      const int leaf = leaf_of(id);
+      step.loss.push_back(first && loss != nullptr && loss->id == id && gets_[at(id)]);
+      first = false;
+      step.lives.push_back(live_of(id));
+      if (leaf >= 0 && leaves_[at(leaf)].single) {
+        step.operands.push_back({-1, leaf});
+        return;
+      }
+      if (place_in(alive, id) < 0) {
+        alive.push_back(id);
+        step.enter.push_back(live_of(id));
+      }
+      step.operands.push_back({place_in(alive, id), -1});
+    });
+  for (size_t i = 0; i < alive.size(); ++i)
+    if (leaf_of(alive[i]) >= 0) step.last.push_back(static_cast<int>(i));
+  sequence_.push_back(add(std::move(step)));
+  nodes_.push_back(-1);
+}
+
+void Space::find_segments() {
+  std::string before = "?";
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const std::string block =
+        nodes_[i] < 0 ? "" : block_of(problem_.graph->nodes[at(nodes_[i])].module);
+    if (block != before) segments_.push_back(i);
+    before = block;
+  }
+  of_type_.resize(types_.size());
+  for (OfType& of : of_type_) {
+    of.conversions.resize(2 * kCodes * kCodes);
+    of.sums.assign(kCodes, -1);
+    of.accumulates.assign(kCodes, -1);
+  }
+  rests_.assign(leaves_.size(), std::vector<std::optional<Rest>>(kCodes));
+}
+
+CallPiece Space::make(int kind, size_t candidate, const Asked& asked) const {
+  const auto [known, fresh] = pieces_.try_emplace({kind, candidate, asked});
+  if (fresh) {
+    const Kind& of = kinds_[at(kind)];
+    known->second =
+        make_piece(*problem_.graph, problem_.graph->nodes[at(of.node)], of.candidates[candidate],
+                   asked, {problem_.plan_ngpus, problem_.device, &problem_.on});
+  }
+  return known->second;
+}
+
+const CallPiece& Space::piece(int step, size_t candidate, uint32_t strided) const {
+  const CallPiece*& known = of_step_[static_cast<uint64_t>(step) << 40 |
+                                     static_cast<uint64_t>(candidate) << 32 | strided];
+  if (known == nullptr) {
+    const Step& of = steps_[at(step)];
+    Asked asked = of.asked;
+    for (size_t i = 0; i < asked.strided.size() && i < 32; ++i)
+      asked.strided[i] = strided >> i & 1u;
+    make(of.kind, candidate, asked);
+    known = &pieces_.at({of.kind, candidate, asked});
+  }
+  return *known;
+}
+
+const ConversionPiece& Space::conversion(int type, Code from, Code to, bool requires_grad) const {
+  auto& known =
+      of_type_[at(type)]
+          .conversions[static_cast<size_t>((from * kCodes + to) * 2 + (requires_grad ? 1 : 0))];
+  if (!known)
+    known = make_conversion(types_[at(type)], from, to, requires_grad,
+                            {problem_.plan_ngpus, problem_.device, &problem_.on});
+  return *known;
+}
+
+TensorType Space::local(int type, Code code) const {
+  const TensorType& whole = types_[at(type)];
+  return {layout_of(code, problem_.plan_ngpus).local_shape(whole.shape, 0), whole.dtype};
+}
+
+double Space::sum(int type, Code code) const {
+  double& known = of_type_[at(type)].sums[code];
+  if (known < 0) known = sum_seconds(local(type, code), problem_.on);
+  return known;
+}
+
+double Space::accumulate(int type, Code code) const {
+  double& known = of_type_[at(type)].accumulates[code];
+  if (known < 0) known = lower::accumulate_seconds(local(type, code), problem_.on);
+  return known;
+}
+
+const Space::Rest& Space::rest(int leaf, Code home) const {
+  auto& known = rests_[at(leaf)][home];
+  if (known) return *known;
+  const Leaf& of = leaves_[at(leaf)];
+  Rest rest;
+  if (of.rests) {
+    const TensorType type = local(of.type, home);
+    rest.bytes = bytes_of(type);
+    if (of.trained) {
+      rest.bytes += bytes_of(type) + static_cast<int64_t>(problem_.settings.state *
+                                                          static_cast<double>(bytes_of(type)));
+      std::vector<int> ranks;
+      for (int u = 0; u < problem_.runtime_ngpus; u += problem_.plan_ngpus)
+        for (int d = 0; d < (home == kPartial ? problem_.plan_ngpus : 1); ++d)
+          ranks.push_back(u + d);
+      const lower::StepPart once = lower::step_part(type, ranks, problem_.on, problem_.settings);
+      rest.seconds = once.sum + once.update;
+    }
+  }
+  return *(known = rest);
+}
+
+}  // namespace nns::solve
