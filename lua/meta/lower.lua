@@ -202,6 +202,12 @@ function Skeleton:memory(rank) end
 ---@return nnscaler.SentTraffic[]
 function Skeleton:traffic(rank, bytes, others) end
 
+--- What a step of the plan costs on hardware.
+---@param plan nnscaler.Plan that the skeleton is of
+---@param settings nnscaler.StepSettings
+---@return nnscaler.StepCost
+function Skeleton:simulate(plan, settings) end
+
 --- Ranks that share a lowering.
 ---@return integer[][]
 function Skeleton:classes() end

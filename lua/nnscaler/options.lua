@@ -19,6 +19,8 @@ local M = {}
 ---@field reuse string as gen_reuse of a job
 ---@field strategy string as broadcast_strategy of a job
 ---@field name? string of the programs' folder; by default that of the source
+---@field optimizer? table of the job: what it keeps counts in plans that are searched
+---@field hardware? string that plans are searched for, as `nnscaler plan --hardware` names it
 ---@field embedded boolean whether the model is a module inside a hand-written one
 ---@field device string
 ---@field seed integer
@@ -33,7 +35,8 @@ local required = { policy = true, pas_config = 'table', plan_ngpus = 'number',
   runtime_ngpus = 'number', whole = 'boolean', micro_batches = 'number', settings = 'string',
   folder = 'string', reuse = 'string', strategy = 'string', embedded = 'boolean',
   device = 'string', seed = 'number', hooked = 'boolean' }
-local optional = { name = 'string', bucket_cap_mb = 'number', forward_args = true,
+local optional = { name = 'string', optimizer = true, hardware = 'string',
+  bucket_cap_mb = 'number', forward_args = true,
   max_programs = 'number' }
 
 local function check(fields)
@@ -123,7 +126,7 @@ function M.of(job, size)
     settings = M.settings(job, sizes), folder = job.gen_savedir, reuse = job.gen_reuse,
     strategy = job.broadcast_strategy, device = job.device, seed = job.seed,
     bucket_cap_mb = config.reducer_bucket_cap_mb, forward_args = job.forward_args,
-    hooked = job.hook ~= nil, max_programs = job.max_programs,
+    hooked = job.hook ~= nil, max_programs = job.max_programs, optimizer = job.optimizer,
   }
 end
 

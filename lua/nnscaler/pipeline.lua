@@ -130,12 +130,27 @@ end
 ---@param beat? fun() called now and then
 ---@return userdata plan
 function Pipeline:ask_policy(graph, beat)
-  local o = self.options
   self.policies = self.policies + 1
-  return policies.run(graph, o.policy, {
-    plan_ngpus = o.plan_ngpus, runtime_ngpus = o.runtime_ngpus, beat = beat,
-    pas_config = o.pas_config, micro_batches = o.micro_batches,
-  })
+  return policies.run(graph, self.options.policy, self:policy_config(beat))
+end
+
+--- What a policy is handed.
+---@param beat? fun()
+---@return nnscaler.PolicyConfig
+function Pipeline:policy_config(beat)
+  local o = self.options
+  return { plan_ngpus = o.plan_ngpus, runtime_ngpus = o.runtime_ngpus, beat = beat,
+    pas_config = o.pas_config, micro_batches = o.micro_batches, device = o.device,
+    hardware = o.hardware, optimizer = o.optimizer, bucket_cap_mb = o.bucket_cap_mb }
+end
+
+--- What a step of the plan costs on hardware, by the programs of all ranks.
+---@param graph userdata
+---@param plan userdata of the graph
+---@param settings nnscaler.StepSettings
+---@return nnscaler.StepCost
+function Pipeline:simulate(graph, plan, settings)
+  return self:skeleton(graph, plan):simulate(plan, settings)
 end
 
 --- Takes the plan that another rank has made for this graph.

@@ -23,6 +23,7 @@ void open_core(lua_State* L) {
   open_graph(L);
   open_plan(L);
   open_lower(L);
+  open_solve(L);
   open_process(L);
   open_launch(L);
 }

@@ -17,6 +17,7 @@ void open_base(lua_State* L);     // nnscaler._C.base: log, files, json, hashes,
 void open_graph(lua_State* L);    // nnscaler._C.graph: graphs, records of operators
 void open_plan(lua_State* L);     // nnscaler._C.plan: policies' builder, plans, schedules
 void open_lower(lua_State* L);    // nnscaler._C.lower: programs and their Lua, derivative rules
+void open_solve(lua_State* L);    // nnscaler._C.solve: hardware, the plan that costs least
 void open_process(lua_State* L);  // nnscaler._C.process: signals, resident memory
 void open_launch(lua_State* L);   // nnscaler._C.launch: ranks that a launcher started
 void open_job(lua_State* L);      // nnscaler._C.job: schema, YAML, overrides

@@ -7,6 +7,7 @@
 #include "bind/graph.h"
 #include "bind/plan.h"
 #include "bind/program.h"
+#include "bind/solve.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -71,6 +72,13 @@ int traffic(lua_State* L) {
                                             {others.begin(), others.end()}));
   return 1;
 }
+// (plan, { hardware =, micro_batches =, … }) → what a step costs (solve.h)
+int simulate(lua_State* L) {
+  luaL_checktype(L, 3, LUA_TTABLE);
+  push_step_cost(L, lower::simulate(check_skeleton(L), check_plan(L, 2), hardware_at(L, 3),
+                                    step_settings_at(L, 3)));
+  return 1;
+}
 // () → how often this process has lowered for a class
 int count(lua_State* L) {
   lua_pushinteger(L, static_cast<lua_Integer>(lower::count_lowerings()));
@@ -98,6 +106,7 @@ void add_skeleton(lua_State* L) {
                             {{"project", guarded<project>},
                              {"memory", guarded<memory>},
                              {"traffic", guarded<traffic>},
+                             {"simulate", guarded<simulate>},
                              {"classes", guarded<classes>},
                              {"check", guarded<check>}});
   script::set_functions(L, {{"lower", guarded<lower_graph>},

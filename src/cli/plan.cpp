@@ -12,10 +12,16 @@ Command plan_command() {
       .options = {{"--world", Takes::integer,
                    "ranks of the run, where the job does not say (compute_config.runtime_ngpus)",
                    "N", false, 1},
+                  {"--hardware", Takes::text,
+                   "price the plan, and others, on described hardware: h100, a100-80x4 (devices a "
+                   "host), cluster.yaml",
+                   "NAME"},
                   {"--plan-out", Takes::text, "write the plan as JSON", "FILE"},
                   {"--log-level", Takes::text, "debug, info, warning, error or off", "LEVEL"}},
       .examples = {"nnscaler plan recipes/nanogpt.lua --world 4 pas_policy=pp",
                    "nnscaler plan recipes/nanogpt.lua --world 2 pas_policy=tp --plan-out tp.json",
+                   "nnscaler plan recipes/llama3.lua preset=8b pas_policy=autodist --hardware h100 "
+                   "--world 8",
                    "nnscaler run recipes/nanogpt.lua -n 2 pas_policy=tp.json"},
       .notes = "The programs of all ranks (64 at most) are made and checked against each other.",
       .own_help = true,

@@ -278,3 +278,42 @@ TEST_CASE("the same question gets the same plan, byte for byte", "[solve]") {
   };
   CHECK(text() == text());
 }
+
+TEST_CASE("a limit of memory holds for the peak", "[solve]") {
+  const auto problem = problem_of(test::transformer(3), 2);
+  const Solution free = solve::solve(problem, std::nullopt);
+  CHECK(free.exact);
+  CHECK_FALSE(free.bound);
+  CHECK(free.searched == Approx(free.cost.seconds).epsilon(1e-9));
+  const Solution same = solve::solve(problem, free.cost.total);
+  CHECK(plan::to_json(same.plan) == plan::to_json(free.plan));
+  const Solution less = solve::solve(problem, free.cost.total - 1);
+  CHECK(less.bound);
+  CHECK(less.cost.total < free.cost.total);
+  CHECK(less.cost.seconds >= free.cost.seconds);
+  try {
+    solve::solve(problem, 1000);
+    FAIL("1000 bytes were enough");
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::plan);
+    CHECK(
+        e.message().starts_with("[solve.memory] no plan of 2 device(s) keeps 0.00 GiB a device; "
+                                "weights, gradients and optimizer state take 0.00 GiB at least"));
+  }
+}
+
+TEST_CASE("weights rest in shards where nothing else fits", "[solve]") {
+  const auto problem = problem_of(test::alike(4), 1, 8);
+  const Solution free = solve::solve(problem, std::nullopt);
+  CHECK(free.plan.weights == plan::WeightHome::replicated);
+  const Solution less = solve::solve(problem, free.cost.total * 3 / 4);
+  CHECK(less.plan.weights == plan::WeightHome::sharded);
+  CHECK(less.cost.total <= free.cost.total * 3 / 4);
+}
+
+TEST_CASE("repeated layers are explored once", "[solve]") {
+  const auto labels = [](int layers) {
+    return search(Space(problem_of(test::transformer(layers), 4)), {})->labels;
+  };
+  CHECK(labels(24) <= labels(6) * 5 / 4);
+}

@@ -1,5 +1,6 @@
 --- `nnscaler plan`: shows the plan of a job and the time line of its schedule.
 local base = require 'nnscaler._C.base'
+local compare = require 'nnscaler.commands.compare'
 local options = require 'nnscaler.options'
 local pipeline = require 'nnscaler.pipeline'
 local policies = require 'nnscaler.policies'
@@ -16,14 +17,18 @@ local M = {}
 ---@field job string path
 ---@field changes string[]
 ---@field world? integer
+---@field hardware? string
 ---@field plan_out? string
 ---@field log_level? string
 
---- Makes the plan of a job for the shapes of its first training sample, with no ranks.
+--- Makes the plan of a job for the shapes of its first training sample, with no ranks. Under
+--- autodist, and where hardware is named, it is compared with other plans.
 ---@param job nnscaler.Job
 ---@param world integer|nil
+---@param hardware string|nil
 ---@return nnscaler.Pipeline with the plan
-function M.make(job, world)
+---@return string|nil comparison
+function M.make(job, world, hardware)
   local config = job.compute_config or {}
   local t = trainer.new(job)
   local chosen = options.of(job, config.runtime_ngpus or world or config.plan_ngpus
@@ -34,6 +39,11 @@ function M.make(job, world)
   args.n = n
   local line = pipeline.new(sources.of(t.model), chosen)
   local graph = line:graph(args, true)
+  if hardware or chosen.policy == 'autodist' then
+    chosen.hardware = hardware
+    local found = compare.plans(job, line.source, chosen, graph)
+    return found.best.line, compare.text(found)
+  end
   line:use_plan(graph, line:ask_policy(graph))
   return line
 end
@@ -59,8 +69,9 @@ end
 ---@return integer
 function M.run(opts)
   local job = run.load(opts)
-  local line = M.make(job, opts.world)
+  local line, comparison = M.make(job, opts.world, opts.hardware)
   local plan = line.plan
+  if comparison then print(comparison) end
   print((plan:text():gsub('\n$', '')))
   if #plan:info().stages > 1 then print(M.schedule(plan)) end
   local compared, classes = line:check(line.first_graph, plan)

@@ -10,7 +10,7 @@ local list = require 'nnscaler.policies.list'
 
 local M = {}
 
-M.builtin = { 'dp', 'tp', 'pp', 'data', 'hybrid', 'fsdp', 'megatron' }
+M.builtin = { 'dp', 'tp', 'pp', 'data', 'hybrid', 'fsdp', 'megatron', 'autodist' }
 
 ---Whether a policy is a plan that was made before.
 ---@param policy string|function|nil
@@ -92,6 +92,10 @@ end
 ---@field pas_config table keys of the policy
 ---@field beat? fun() to be called now and then in long work: other ranks wait
 ---@field micro_batches integer micro-batches of a unit a step
+---@field device? string that programs are made for
+---@field hardware? string that the plan is for, where the command line says it
+---@field optimizer? table of the job
+---@field bucket_cap_mb? number MiB of gradients that one all-reduce sums
 
 ---Runs a policy on a graph, or loads a plan and checks that it is for the graph and the devices. A
 ---policy calls the graph's acts, or returns a list with an entry for each operator (list.lua).

@@ -1,0 +1,65 @@
+---@meta nnscaler._C.solve
+--- Hardware, and the plan that costs least on it (src/bind/solve.cpp).
+
+---@class nnscaler._C.solve
+local solve = {}
+
+---@class nnscaler.Hardware
+---@field name string
+---@field devices_per_host integer
+---@field memory integer bytes of a device
+---@field origin string of its figures: 'measured', 'interpolated', 'modelled'
+
+---@class nnscaler.StepSettings what a step needs beside the programs
+---@field hardware? string a known machine, or the path of a description; 'cpu' by default
+---@field micro_batches? integer of a unit, 1 by default
+---@field bucket_bytes? integer of gradients that one all-reduce sums, 25 MiB by default
+---@field state? number bytes that the optimizer keeps for each byte of a weight, 2 by default
+
+---@class nnscaler.StepCost
+---@field seconds number of a step
+---@field forward number seconds of a micro-batch
+---@field backward number seconds of a micro-batch
+---@field communication number seconds of a micro-batch, of those
+---@field sums number seconds a step: sums of gradients
+---@field update number seconds a step
+---@field resting integer bytes of weights, gradients, optimizer state, buffers, constants
+---@field saved integer bytes that a micro-batch keeps between forward and backward
+---@field total integer most bytes at any time
+
+---@class nnscaler.AutodistOptions: nnscaler.StepSettings
+---@field plan_ngpus integer
+---@field runtime_ngpus integer
+---@field device? string that programs are made for, 'cpu' by default
+---@field memory? number most bytes of a device; nil: no limit
+
+---@class nnscaler.Autodist
+---@field cost nnscaler.StepCost by the simulator
+---@field cuts integer[][] node, input, dim of each call that is cut
+---@field sharded boolean whether weights rest in shards
+---@field searched number seconds of a step with replicated weights
+---@field exact boolean
+---@field gap number of a thinned search: the most that a plan could be faster, of `searched`
+---@field bound boolean whether the limit made it take another plan than the fastest
+---@field fastest number seconds of the fastest plan without limit
+---@field labels integer partial plans that were looked at
+---@field frontiers integer most of them at one place
+---@field calls integer
+---@field kinds integer distinct calls
+---@field space_seconds number that it took to price calls
+---@field search_seconds number
+---@field check_seconds number
+
+--- The hardware of a name or a description; a usage error that lists the known names for any other.
+---@param text string
+---@return nnscaler.Hardware
+function solve.hardware(text) end
+
+--- The plan of a graph that takes least time within a limit of memory; a plan error where none
+--- keeps it.
+---@param graph nnscaler.Graph
+---@param options nnscaler.AutodistOptions
+---@return nnscaler.Autodist
+function solve.autodist(graph, options) end
+
+return solve

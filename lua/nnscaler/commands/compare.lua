@@ -1,0 +1,208 @@
+--- What `nnscaler plan` says of hardware: what a step of the plan costs, how the plans that people
+--- write by hand compare, and, of autodist, which number of devices a plan is best. All of them see
+--- the same samples a step and are priced by one simulator.
+local autodist = require 'nnscaler.policies.autodist'
+local fail = require 'nnscaler.fail'
+local options = require 'nnscaler.options'
+local pipeline = require 'nnscaler.pipeline'
+local policies = require 'nnscaler.policies'
+local solve = require 'nnscaler._C.solve'
+local sorted_pairs = require('nnscaler.sorted').sorted_pairs
+local units = require 'nnscaler.units'
+
+local M = {}
+
+---@class nnscaler.Compared
+---@field name string of the policy, with what is not its default
+---@field own boolean whether it is the plan that was asked for
+---@field width integer devices of the plan
+---@field line nnscaler.Pipeline|nil with the plan
+---@field cost nnscaler.StepCost|nil
+---@field micro_batches integer of a unit, a step
+---@field why string|nil why there is no such plan
+
+local function divisors(n)
+  local list = {}
+  for p = 1, n do
+    if n % p == 0 then list[#list + 1] = p end
+  end
+  return list
+end
+
+-- Samples of a step: those that the job says, else what all ranks take as units of their own.
+local function samples_of(job, world)
+  return job.global_batch_size
+    or world * job.micro_batch_size * (job.grad_accumulation_steps or 1)
+end
+
+local function with(chosen, changes)
+  local fields = {}
+  for key, value in sorted_pairs(chosen) do fields[key] = value end
+  for key, value in sorted_pairs(changes) do fields[key] = value end
+  return options.new(fields)
+end
+
+-- Makes and prices a plan; a plan that the model or the hardware refuses says why.
+local function attempt(row, source, chosen, graph, samples, job)
+  local per_unit = samples * row.width / chosen.runtime_ngpus / job.micro_batch_size
+  if per_unit % 1 ~= 0 or per_unit < 1 then
+    row.why = ('%d samples are no whole micro-batches of %d for %d units'):format(samples,
+      job.micro_batch_size, chosen.runtime_ngpus / row.width)
+    return row
+  end
+  row.micro_batches = per_unit
+  local line = pipeline.new(source, with(chosen, { policy = row.policy, plan_ngpus = row.width,
+    pas_config = row.config, micro_batches = per_unit, whole = false }))
+  local ok, err = pcall(function()
+    line:use_plan(graph, line:ask_policy(graph))
+    local cfg = line:policy_config()
+    row.cost = line:simulate(graph, line.plan, autodist.settings(cfg))
+    row.line = line
+  end)
+  if ok then return row end
+  if type(err) ~= 'table' or err.kind ~= 'plan' then error(err, 0) end
+  row.error, row.why = err, err.message
+  return row
+end
+
+-- What is compared: the plan that was asked for, then those of other policies.
+local function candidates(job, chosen)
+  local rows, known, world = {}, {}, chosen.runtime_ngpus
+  local function add(policy, width, config, own)
+    local name = type(policy) == 'string' and policy or 'function'
+    for key, value in sorted_pairs(config) do
+      if not own then name = ('%s %s=%s'):format(name, key, tostring(value)) end
+    end
+    local key = ('%s %d'):format(name, width)
+    if known[key] then return end
+    known[key] = true
+    rows[#rows + 1] = { name = name, policy = policy, width = width, config = config, own = own }
+  end
+  local given = job.compute_config and job.compute_config.plan_ngpus
+  local config = chosen.pas_config or {}
+  if chosen.policy == 'autodist' and not given then
+    for _, width in ipairs(divisors(world)) do add('autodist', width, config, true) end
+  else
+    add(chosen.policy, chosen.plan_ngpus, config, true)
+  end
+  add('dp', 1, {})
+  if world > 1 then add('fsdp', 1, {}) end
+  for _, width in ipairs(divisors(world)) do
+    if width > 1 then
+      add('megatron', width, {})
+      add('megatron', width, { sequence_parallel = true })
+    end
+  end
+  return rows
+end
+
+-- The fastest of rows that fit in so many bytes.
+local function fastest(rows, memory, own)
+  local best
+  for _, row in ipairs(rows) do
+    local fits = row.cost and row.cost.total <= memory and (own == nil or row.own == own)
+    if fits and (not best or row.cost.seconds < best.cost.seconds) then best = row end
+  end
+  return best
+end
+
+--- Compares plans for the graph of a job.
+---@param job nnscaler.Job
+---@param source nnscaler.Source
+---@param chosen nnscaler.Options
+---@param graph userdata
+---@return { rows: nnscaler.Compared[], best: nnscaler.Compared, hand: nnscaler.Compared|nil,
+---  hardware: nnscaler.Hardware, samples: integer, memory: number, ranks: integer }
+function M.plans(job, source, chosen, graph)
+  local hardware = chosen.hardware
+    or chosen.policy == 'autodist' and (chosen.pas_config or {}).hardware or 'cpu'
+  local on = solve.hardware(hardware)
+  if chosen.runtime_ngpus > on.devices_per_host
+    and chosen.runtime_ngpus % on.devices_per_host ~= 0 then
+    fail('usage', 'plan.hardware', ('%d ranks on hosts of %d devices; expected whole hosts'):format(
+      chosen.runtime_ngpus, on.devices_per_host), 'choose another --world, or another number of '
+      .. 'devices a host: --hardware h100x4')
+  end
+  policies.check(chosen.policy, chosen.pas_config)
+  chosen = with(chosen, { hardware = hardware, device = on.name == 'cpu' and 'cpu' or 'cuda' })
+  local memory = autodist.memory { hardware = hardware,
+    pas_config = chosen.policy == 'autodist' and chosen.pas_config or nil }
+  local rows, samples = candidates(job, chosen), samples_of(job, chosen.runtime_ngpus)
+  for _, row in ipairs(rows) do attempt(row, source, chosen, graph, samples, job) end
+  local best = fastest(rows, memory, true)
+  if not best then  -- the one that was asked for is shown though it does not fit
+    for _, row in ipairs(rows) do
+      if row.own and row.cost and not best then best = row end
+    end
+  end
+  if not best then
+    local first = rows[1]
+    if first.error then error(first.error, 0) end
+    fail('plan', 'plan.hardware', first.why)
+  end
+  return { rows = rows, best = best, hand = fastest(rows, memory, false), hardware = on,
+    samples = samples, memory = memory, ranks = chosen.runtime_ngpus }
+end
+
+local function seconds(s) return s < 1 and ('%.3f ms'):format(s * 1e3) or ('%.4f s'):format(s) end
+
+-- What takes most of a step.
+local function binding(row, memory)
+  local cost, micro = row.cost, row.micro_batches
+  local parts = {
+    { 'work on the devices', micro * (cost.forward + cost.backward - cost.communication) },
+    { 'communication inside the plan', micro * cost.communication },
+    { 'sums of gradients', cost.sums }, { 'updates of weights', cost.update },
+  }
+  table.sort(parts, function(a, b)
+    if a[2] ~= b[2] then return a[2] > b[2] end
+    return a[1] < b[1]
+  end)
+  local text = {}
+  for i, part in ipairs(parts) do
+    text[i] = ('%s %.1f %%'):format(part[1], 100 * part[2] / cost.seconds)
+  end
+  return ('time: %s; memory: %.1f %% of %s'):format(table.concat(text, ', '),
+    100 * cost.total / memory, units.bytes(memory))
+end
+
+--- The comparison as text.
+---@param found table what `plans` gave
+---@return string
+function M.text(found)
+  local out = {}
+  local function add(text, ...) out[#out + 1] = text:format(...) end
+  add('hardware %s, %d devices a host, figures %s; %d ranks, %d samples a step, %s a device',
+    found.hardware.name, found.hardware.devices_per_host, found.hardware.origin, found.ranks,
+    found.samples, units.bytes(found.memory))
+  add('  %-38s %7s %5s %6s %12s %12s %12s %10s %10s', 'plan', 'devices', 'units', 'micro', 'step',
+    'in calls', 'in links', 'sums', 'memory')
+  for _, row in ipairs(found.rows) do
+    local mark = row == found.best and '*' or ' '
+    if row.cost then
+      local cost, micro = row.cost, row.micro_batches
+      add('%s %-38s %7d %5d %6d %12s %12s %12s %10s %10s%s', mark, row.name, row.width,
+        found.ranks / row.width, micro, seconds(cost.seconds),
+        seconds(micro * (cost.forward + cost.backward - cost.communication)),
+        seconds(micro * cost.communication), seconds(cost.sums), units.bytes(cost.total),
+        cost.total > found.memory and '  does not fit' or '')
+    else
+      add('%s %-38s %7d %5d   %s', mark, row.name, row.width, found.ranks / row.width,
+        (row.why:match '^[^\n]*'))
+    end
+  end
+  local best, hand = found.best, found.hand
+  add('best: %s on %d device(s), %s a step: %s', best.name, best.width,
+    seconds(best.cost.seconds), binding(best, found.memory))
+  if hand then
+    add('best of the others that fit: %s on %d device(s), %s a step (%+.1f %%)', hand.name,
+      hand.width, seconds(hand.cost.seconds),
+      100 * (hand.cost.seconds / best.cost.seconds - 1))
+  else
+    add 'none of the others fits'
+  end
+  add 'calls and communication follow one another in these figures: nothing overlaps'
+  return table.concat(out, '\n')
+end
+
+return M

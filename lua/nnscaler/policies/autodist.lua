@@ -1,0 +1,87 @@
+--- autodist: the cuts of all operators that take least time on given hardware within a limit of
+--- memory, found by the solver (src/solve). Weights rest in shards where that is faster, or nothing
+--- else fits.
+---
+--- `pas_config`: hardware ('cpu'; a known machine or the path of a description), mem_constraint
+--- (GiB a device; -1: 80 % of the hardware's memory).
+local fail = require 'nnscaler.fail'
+local log = require('nnscaler.log').logger 'nnscaler.policies'
+local optim = require 'nnscaler.optim'
+local slots = require 'nnscaler.optim.slots'
+local solve = require 'nnscaler._C.solve'
+local units = require 'nnscaler.units'
+
+local M = {}
+
+-- Bytes that an optimizer keeps for each byte of a weight, of a square matrix of 32-bit floats.
+local function state_of(optimizer)
+  if not optimizer then return nil end
+  local weight = { shape = { 64, 64 }, dtype = 'float32' }
+  local made = optim.new(optimizer, { { name = 'weight', data = weight, requires_grad = true } })
+  return slots.bytes(made) / (64 * 64 * 4)
+end
+
+--- What the planner and its simulator need of a policy's configuration.
+---@param cfg nnscaler.PolicyConfig
+---@return nnscaler.StepSettings
+function M.settings(cfg)
+  local cap = cfg.bucket_cap_mb
+  return { hardware = cfg.hardware or (cfg.pas_config or {}).hardware,
+    micro_batches = cfg.micro_batches, state = state_of(cfg.optimizer),
+    bucket_bytes = cap and math.max(1, math.floor(cap * 2 ^ 20)) or nil }
+end
+
+--- Most bytes of a device.
+---@param cfg nnscaler.PolicyConfig
+---@return number
+function M.memory(cfg)
+  local constraint = (cfg.pas_config or {}).mem_constraint or -1
+  if constraint == -1 then
+    return math.floor(0.8 * solve.hardware(M.settings(cfg).hardware or 'cpu').memory)
+  end
+  if constraint <= 0 then
+    fail('usage', 'policies.autodist', ('pas_config.mem_constraint is %g; expected GiB a device, '
+      .. 'or -1: 80 %% of the memory of the hardware'):format(constraint))
+  end
+  return math.floor(constraint * 2 ^ 30)
+end
+
+--- What was found for a graph, and the options that it was asked with.
+---@param graph userdata nnscaler.Graph
+---@param cfg nnscaler.PolicyConfig
+---@return nnscaler.Autodist, nnscaler.AutodistOptions
+function M.search(graph, cfg)
+  local options = M.settings(cfg)
+  options.plan_ngpus, options.runtime_ngpus = cfg.plan_ngpus, cfg.runtime_ngpus
+  options.device, options.memory = cfg.device, M.memory(cfg)
+  return solve.autodist(graph, options), options
+end
+
+--- One line that says what was found, and how sure that is.
+---@param found nnscaler.Autodist
+---@param options nnscaler.AutodistOptions
+---@return string
+function M.line(found, options)
+  local proof = found.exact and 'no plan of these cuts is faster'
+    or ('a thinned search: no plan is faster by more than %.1f %%'):format(100 * found.gap)
+  if found.bound then proof = proof .. ' within the limit of memory' end
+  return ('%d operators (%d distinct) on %d device(s): %.4g s a step, %s of %s a device; %s; %d '
+    .. 'partial plans in %.2f s'):format(found.calls, found.kinds, options.plan_ngpus,
+    found.cost.seconds, units.bytes(found.cost.total), units.bytes(options.memory), proof,
+    found.labels, found.space_seconds + found.search_seconds + found.check_seconds)
+end
+
+function M.policy(graph, cfg)
+  local found, options = M.search(graph.graph, cfg)
+  log.info('autodist: %s', M.line(found, options))
+  local nodes = graph:nodes()
+  for _, cut in ipairs(found.cuts) do
+    graph:partition(nodes[cut[1] + 1], { input = cut[2], dim = cut[3] }, cfg.plan_ngpus)
+  end
+  graph:replicate_rest()
+  if found.sharded then graph:weights 'sharded' end
+end
+
+M.keys = { hardware = { 'text' }, mem_constraint = { 'number', least = -1 } }
+
+return setmetatable(M, { __call = function(_, graph, cfg) return M.policy(graph, cfg) end })

@@ -1,0 +1,124 @@
+// nnscaler._C.solve: hardware, and the plan that costs least on it.
+#include "solve/solve.h"
+
+#include "bind/bind.h"
+#include "bind/graph.h"
+#include "bind/solve.h"
+#include "script/state.h"
+
+namespace nns::bind {
+
+cost::Hardware hardware_at(lua_State* L, int index) {
+  return cost::find_hardware(script::field_string(L, index, "hardware", "cpu"));
+}
+
+lower::StepSettings step_settings_at(lua_State* L, int index) {
+  lower::StepSettings out;
+  out.micro_batches =
+      static_cast<int>(script::field_int(L, index, "micro_batches", out.micro_batches));
+  out.bucket_bytes = script::field_int(L, index, "bucket_bytes", out.bucket_bytes);
+  out.state = script::field_number(L, index, "state", out.state);
+  return out;
+}
+
+namespace {
+
+void set_number(lua_State* L, const char* key, double value) {
+  lua_pushnumber(L, value);
+  lua_setfield(L, -2, key);
+}
+
+}  // namespace
+
+void push_step_cost(lua_State* L, const lower::StepCost& cost) {
+  lua_createtable(L, 0, 9);
+  set_number(L, "seconds", cost.seconds);
+  set_number(L, "forward", cost.forward.all());
+  set_number(L, "backward", cost.backward.all());
+  set_number(L, "communication", cost.forward.communication + cost.backward.communication);
+  set_number(L, "sums", cost.once.sum);
+  set_number(L, "update", cost.once.update);
+  set_number(L, "resting", static_cast<double>(cost.resting));
+  set_number(L, "saved", static_cast<double>(cost.saved));
+  set_number(L, "total", static_cast<double>(cost.total));
+}
+
+namespace {
+
+using script::guarded;
+
+// (text) → { name =, devices_per_host =, memory = bytes, origin = }
+int hardware(lua_State* L) {
+  const cost::Hardware on = cost::find_hardware(script::check_string(L, 1));
+  lua_createtable(L, 0, 4);
+  script::push_string(L, on.name);
+  lua_setfield(L, -2, "name");
+  script::push_string(L, cost::name_of(on.origin));
+  lua_setfield(L, -2, "origin");
+  set_number(L, "devices_per_host", on.devices_per_host);
+  set_number(L, "memory", static_cast<double>(on.memory));
+  return 1;
+}
+
+// (graph, { plan_ngpus =, runtime_ngpus =, device =, memory = bytes or nothing, and as
+// hardware_at, step_settings_at }) → what was found
+int autodist(lua_State* L) {
+  luaL_checktype(L, 2, LUA_TTABLE);
+  solve::Problem problem;
+  problem.graph = share_graph(L, 1);
+  problem.plan_ngpus = static_cast<int>(script::field_int(L, 2, "plan_ngpus", 1));
+  problem.runtime_ngpus = static_cast<int>(script::field_int(L, 2, "runtime_ngpus", 1));
+  const std::string device = script::field_string(L, 2, "device", "cpu");
+  problem.device = device.substr(0, device.find(':'));
+  problem.on = hardware_at(L, 2);
+  problem.settings = step_settings_at(L, 2);
+  std::optional<int64_t> memory;
+  if (const double bytes = script::field_number(L, 2, "memory", -1); bytes >= 0)
+    memory = static_cast<int64_t>(bytes);
+  const solve::Solution found = solve::solve(problem, memory);
+
+  lua_createtable(L, 0, 16);
+  push_step_cost(L, found.cost);
+  lua_setfield(L, -2, "cost");
+  for (const auto& [key, value] : {std::pair("searched", found.searched),
+                                   {"gap", found.gap},
+                                   {"fastest", found.fastest},
+                                   {"labels", static_cast<double>(found.labels)},
+                                   {"frontiers", static_cast<double>(found.frontiers)},
+                                   {"calls", static_cast<double>(found.calls)},
+                                   {"kinds", static_cast<double>(found.kinds)},
+                                   {"space_seconds", found.space_seconds},
+                                   {"search_seconds", found.search_seconds},
+                                   {"check_seconds", found.check_seconds}})
+    set_number(L, key, value);
+  for (const auto& [key, value] : {std::pair("exact", found.exact),
+                                   {"bound", found.bound},
+                                   {"sharded", found.plan.weights == plan::WeightHome::sharded}}) {
+    lua_pushboolean(L, value);
+    lua_setfield(L, -2, key);
+  }
+  lua_newtable(L);
+  int n = 0;
+  for (size_t i = 0; i < found.plan.ops.size(); ++i) {
+    const plan::Cut& cut = found.plan.ops[i].cuts.at(0);
+    if (cut.input < 0) continue;
+    script::push_ints(L, {static_cast<int64_t>(i), cut.input, cut.dim});
+    lua_rawseti(L, -2, ++n);
+  }
+  lua_setfield(L, -2, "cuts");
+  return 1;
+}
+
+int open(lua_State* L) {
+  lua_newtable(L);
+  script::set_functions(L, {{"hardware", guarded<hardware>}, {"autodist", guarded<autodist>}});
+  return 1;
+}
+
+}  // namespace
+
+void open_solve(lua_State* L) {
+  script::preload(L, "nnscaler._C.solve", guarded<open>);
+}
+
+}  // namespace nns::bind
