@@ -1,0 +1,94 @@
+--- `nnscaler plan` on described hardware: autodist beside the plans that people write by hand, and
+--- what it refuses.
+local base = require 'nnscaler._C.base'
+local shell = require 'tests.cli.support.shell'
+
+local folder, remove = shell.folder()
+local job = 'recipes/nanogpt.lua preset=tiny layers=2 width=32 block=16 threads=1'
+
+local function plan(more, of)
+  local out, code = shell.nnscaler(('plan %s %s'):format(of or job, more))
+  return out, code
+end
+
+-- The number behind a text, in ms.
+local function ms(out, pattern)
+  local number, unit = out:match(pattern .. ' ([%d.]+) (m?s)')
+  return assert(tonumber(number), out) * (unit == 's' and 1000 or 1)
+end
+
+describe('plan on hardware', function()
+  teardown(remove)
+
+  it('shows autodist beside other plans, none of which is faster', function()
+    local path = folder .. '/best.json'
+    local out, code = plan('pas_policy=autodist --hardware h100 --world 4 --plan-out ' .. path)
+    assert.equal(0, code, out)
+    assert.matches('hardware h100, 8 devices a host, figures modelled; 4 ranks, 48 samples a step',
+      out)
+    for _, name in ipairs { 'autodist', 'dp', 'fsdp', 'megatron', 'megatron sequence_parallel' } do
+      assert.matches('\n[* ] ' .. name, out)
+    end
+    assert.is_true(ms(out, 'best: autodist on %d device%(s%),')
+      <= ms(out, 'best of the others that fit: [%w_= ]+ on %d device%(s%),') * (1 + 1e-6))
+    assert.matches('time: .-work on the devices %d', out)
+    assert.matches('memory: %d', out)
+    assert.matches('programs of all ranks: checked', out)
+    assert.equal('autodist', base.json_decode(base.file_read(path)).policy)
+  end)
+
+  it('gives the same plan again', function()
+    local texts = {}
+    for i = 1, 2 do
+      local path = ('%s/%d.json'):format(folder, i)
+      local out, code = plan('pas_policy=autodist --hardware h100 --world 2 '
+        .. 'compute_config.plan_ngpus=2 --plan-out ' .. path)
+      assert.equal(0, code, out)
+      texts[i] = base.file_read(path)
+    end
+    assert.equal(texts[1], texts[2])
+  end)
+
+  it('prices the plan of another policy', function()
+    local out, code = plan 'pas_policy=megatron --hardware a100-80x4 --world 4'
+    assert.equal(0, code, out)
+    assert.matches('hardware a100%-80, 4 devices a host', out)
+    assert.matches('\n%* megatron +4 +1 ', out)
+    assert.no.matches('autodist', out)
+  end)
+
+  it('takes a described cluster', function()
+    local path = folder .. '/lab.yaml'
+    base.file_write(path, 'name: lab\ndevices_per_host: 2\ndevice: h100\n'
+      .. 'links: { inside: 1e11, across: 1e9 }\n', 'test')
+    local out, code = plan('pas_policy=autodist --world 4 --hardware ' .. path)
+    assert.equal(0, code, out)
+    assert.matches('hardware lab, 2 devices a host', out)
+    base.file_write(path, 'devices_per_host: 2\ndevice: h100\n', 'test')
+    out, code = plan('pas_policy=autodist --world 4 --hardware ' .. path)
+    assert.equal(2, code, out)
+    assert.matches("lab.yaml:1:1: 'links' is missing", out)
+  end)
+
+  it('refuses what it does not know', function()
+    local out, code = plan 'pas_policy=autodist --world 2 --hardware h10'
+    assert.equal(2, code, out)
+    assert.matches("no hardware 'h10'; known: a100%-40, a100%-80, b200, cpu, h100", out)
+    out, code = plan 'pas_policy=autodist --world 12 --hardware h100'
+    assert.equal(2, code, out)
+    assert.matches('12 ranks on hosts of 8 devices; expected whole hosts', out)
+    out, code = plan 'pas_policy=autodist --world 2 pas_config.mem_constrain=3'
+    assert.equal(2, code, out)
+    assert.matches("did you mean 'pas_config.mem_constraint'", out)
+    out, code = plan 'pas_policy=autodist --world 2 pas_config.mem_constraint=0'
+    assert.equal(2, code, out)
+    assert.matches('mem_constraint is 0; expected GiB a device', out)
+  end)
+
+  it('says what is needed where nothing fits', function()
+    local out, code = plan 'pas_policy=autodist --world 2 pas_config.mem_constraint=0.0001'
+    assert.equal(1, code, out)
+    assert.matches('no plan of 1 device%(s%) keeps 0.00 GiB a device; weights, gradients and '
+      .. 'optimizer state take', out)
+  end)
+end)
