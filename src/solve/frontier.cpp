@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 
 #include "base/error.h"
 
@@ -139,7 +140,7 @@ void Mover::read_alone(Work& work, int number, Code code, int gradients) const {
   work.added.resting += rest.bytes;
   work.added.seconds += rest.seconds;
   Entry entry = fresh();
-  use(work, entry, {leaf.type, leaf.requires_grad, 0, number}, code, gradients, false);
+  use(work, entry, {leaf.type, leaf.requires_grad, 0, 1, number}, code, gradients, false);
 }
 
 uint32_t Mover::homes(int step) const {
@@ -276,25 +277,43 @@ std::optional<double> Mover::excess(const Frontier& a, const Frontier& b,
     if (x.first != y.first || x.differs != y.differs || (x.first != kNone && x.made != y.made) ||
         x.contiguous < y.contiguous)
       return std::nullopt;
-    const auto cost = [&](const Entry& e, Code code) {
-      if (e.first != kNone && code == e.made) return 0.0;
-      const ConversionPiece& piece =
-          space_.conversion(l.type, pieces(e.made), code, l.requires_grad);
-      const unsigned bit = 1u << code;
-      return piece.none ? 0.0
-                        : (e.exists & bit ? 0 : piece.forward.all()) +
-                              (e.gradients & bit ? 0 : piece.backward.all());
+    const bool weight = l.leaf >= 0;
+    // A contribution to the gradient of the value as it was made.
+    const auto sum = [&](const Entry& e) {
+      return weight ? space_.accumulate(l.type, e.made) : space_.sum(l.type, e.made);
     };
+    // What readers in a layout cost, with and without a gradient that they give, of which all but
+    // one contribution cost the same from everywhere.
+    struct Cost {
+      double forward = 0, all = 0;
+    };
+    const auto cost = [&](const Entry& e, Code code) -> Cost {
+      const bool home = e.first != kNone && code == e.made;
+      const ConversionPiece* piece =
+          home ? nullptr : &space_.conversion(l.type, pieces(e.made), code, l.requires_grad);
+      if (piece == nullptr || piece->none) return {0, l.requires_grad ? sum(e) : 0};
+      const unsigned bit = 1u << code;
+      Cost out;
+      out.forward = e.exists & bit ? 0 : piece->forward.all();
+      out.all = out.forward;
+      if (l.requires_grad)
+        out.all += e.gradients & bit ? space_.sum(l.type, code) : piece->backward.all() + sum(e);
+      return out;
+    };
+    double by_code[4 * kCodes];
     int codes = 0;
     for (Code code = 0; code < kCodes; ++code) {
       if (!(l.codes >> code & 1u)) continue;
-      ++codes;
-      most += std::max(0.0, cost(x, code) - cost(y, code));
+      const Cost from_x = cost(x, code), from_y = cost(y, code);
+      by_code[codes++] = std::max({0.0, from_x.forward - from_y.forward, from_x.all - from_y.all});
     }
-    // Sums of gradients: one a conversion, and one more where there is a gradient already.
-    if (l.requires_grad)
-      most += (codes + 1) * (l.leaf >= 0 ? space_.accumulate(l.type, pieces(x.made))
-                                         : space_.sum(l.type, pieces(x.made)));
+    // Each reader wants one layout; layouts wanted twice are there the second time.
+    std::sort(by_code, by_code + codes, std::greater<>());
+    const int readers = l.readers >= kManyReaders ? codes : std::min(l.readers, codes);
+    for (int k = 0; k < readers; ++k) most += by_code[k];
+    // The first contribution to a value is no sum.
+    if (!weight && l.requires_grad && !y.has_gradient)
+      most += x.has_gradient ? sum(y) : std::max(0.0, sum(y) - sum(x));
   }
   return most * space_.problem().settings.micro_batches;
 }
@@ -306,7 +325,10 @@ std::vector<std::vector<Live>> live_of(const Space& space) {
     std::vector<Live> all = out.back(), next;
     all.insert(all.end(), step.enter.begin(), step.enter.end());
     all.insert(all.end(), step.results.begin(), step.results.end());
-    for (int place : step.survive) next.push_back(all[at(place)]);
+    for (size_t i = 0; i < step.survive.size(); ++i) {
+      next.push_back(all[at(step.survive[i])]);
+      next.back().readers = step.readers[i];
+    }
     out.push_back(std::move(next));
   }
   return out;

@@ -131,7 +131,8 @@ class Search {
     std::string name;
     for (size_t i = first; i < last; ++i) name += std::to_string(space_.sequence()[i]) + " ";
     for (const Live& live : live_[first])
-      name += fmt::format("{}:{}:{}:{} ", live.type, live.requires_grad, live.codes, live.leaf);
+      name += fmt::format("{}:{}:{}:{}:{} ", live.type, live.requires_grad, live.codes,
+                          live.readers, live.leaf);
     return name;
   }
 
@@ -220,6 +221,7 @@ class Search {
   template <class Rows>
   void drop_beaten(Rows& rows, const std::vector<Live>& live) {
     constexpr size_t kJudges = 24;
+    constexpr double kRounding = 1e-12;
     if (rows.size() < 2) return;
     std::vector<size_t> order(rows.size());
     std::iota(order.begin(), order.end(), size_t{0});
@@ -234,7 +236,7 @@ class Search {
       const double mine = rows[i].items[0].seconds;
       for (size_t j = 0; j < judges.size() && !beaten[i]; ++j) {
         const auto excess = mover_.excess(judges[j], frontier, live);
-        beaten[i] = excess && seconds[j] + *excess <= mine;
+        beaten[i] = excess && seconds[j] + *excess <= mine * (1 + kRounding);
       }
       if (beaten[i] || judges.size() >= kJudges) continue;
       judges.push_back(frontier);

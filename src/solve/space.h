@@ -40,11 +40,14 @@ struct Leaf {
   auto operator<=>(const Leaf&) const = default;
 };
 
+constexpr int kManyReaders = 4;
+
 // A value while later steps read it.
 struct Live {
   int type = 0;  // in Space::types
   bool requires_grad = false;
   uint16_t codes = 0;  // of all its uses, a bit each
+  int readers = 0;     // how often later steps read it, at most kManyReaders
   int leaf = -1;       // in Space::leaves
   auto operator<=>(const Live&) const = default;
 };
@@ -76,6 +79,7 @@ struct Step {
   };
   std::vector<Update> updates;
   std::vector<int> survive;  // of live, enter, results: what later steps read
+  std::vector<int> readers;  // of those, as in Live
   std::vector<bool> loss;    // of the results of the model: whether it gets a gradient
   auto operator<=>(const Step&) const = default;
 };

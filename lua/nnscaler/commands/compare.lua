@@ -55,8 +55,7 @@ local function attempt(row, source, chosen, graph, samples, job)
     pas_config = row.config, micro_batches = per_unit, whole = false }))
   local ok, err = pcall(function()
     line:use_plan(graph, line:ask_policy(graph))
-    local cfg = line:policy_config()
-    row.cost = line:simulate(graph, line.plan, autodist.settings(cfg))
+    row.cost = line:simulate(graph, line.plan, autodist.settings(graph, line:policy_config()))
     row.line = line
   end)
   if ok then return row end
@@ -76,7 +75,8 @@ local function candidates(job, chosen)
     local key = ('%s %d'):format(name, width)
     if known[key] then return end
     known[key] = true
-    rows[#rows + 1] = { name = name, policy = policy, width = width, config = config, own = own }
+    rows[#rows + 1] = { name = name, policy = policy, width = width, config = config,
+      own = own or false }
   end
   local given = job.compute_config and job.compute_config.plan_ngpus
   local config = chosen.pas_config or {}

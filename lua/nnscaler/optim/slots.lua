@@ -3,8 +3,8 @@ local fail = require 'nnscaler.fail'
 
 local M = {}
 
--- Bytes of an element.
-local width = { float64 = 8, float32 = 4, bfloat16 = 2, float16 = 2, int64 = 8, int32 = 4,
+--- Bytes of an element.
+M.width = { float64 = 8, float32 = 4, bfloat16 = 2, float16 = 2, int64 = 8, int32 = 4,
   int16 = 2, int8 = 1, uint8 = 1, bool = 1 }
 
 ---@class nnscaler.Slot of every parameter of a group
@@ -56,7 +56,7 @@ function M.bytes(optimizer)
   for _, slot in ipairs(optimizer:declared()) do
     local elements = 1
     for _, size in ipairs(slot.shape) do elements = elements * size end
-    total = total + elements * width[slot.dtype]
+    total = total + elements * M.width[slot.dtype]
   end
   return total
 end

@@ -13,21 +13,29 @@ local units = require 'nnscaler.units'
 
 local M = {}
 
--- Bytes that an optimizer keeps for each byte of a weight, of a square matrix of 32-bit floats.
-local function state_of(optimizer)
+-- Bytes that an optimizer keeps for each byte of the weights of a graph.
+local function state_of(optimizer, graph)
   if not optimizer then return nil end
-  local weight = { shape = { 64, 64 }, dtype = 'float32' }
-  local made = optim.new(optimizer, { { name = 'weight', data = weight, requires_grad = true } })
-  return slots.bytes(made) / (64 * 64 * 4)
+  local weights, total = {}, 0
+  for _, value in ipairs(graph:values()) do
+    if value.role == 'parameter' and value.requires_grad then
+      weights[#weights + 1] = { name = value.name, data = value, requires_grad = true }
+      local elements = 1
+      for _, size in ipairs(value.shape) do elements = elements * size end
+      total = total + elements * slots.width[value.dtype]
+    end
+  end
+  return total > 0 and slots.bytes(optim.new(optimizer, weights)) / total or 0
 end
 
 --- What the planner and its simulator need of a policy's configuration.
+---@param graph userdata nnscaler.Graph
 ---@param cfg nnscaler.PolicyConfig
 ---@return nnscaler.StepSettings
-function M.settings(cfg)
+function M.settings(graph, cfg)
   local cap = cfg.bucket_cap_mb
   return { hardware = cfg.hardware or (cfg.pas_config or {}).hardware,
-    micro_batches = cfg.micro_batches, state = state_of(cfg.optimizer),
+    micro_batches = cfg.micro_batches, state = state_of(cfg.optimizer, graph),
     bucket_bytes = cap and math.max(1, math.floor(cap * 2 ^ 20)) or nil }
 end
 
@@ -37,7 +45,8 @@ end
 function M.memory(cfg)
   local constraint = (cfg.pas_config or {}).mem_constraint or -1
   if constraint == -1 then
-    return math.floor(0.8 * solve.hardware(M.settings(cfg).hardware or 'cpu').memory)
+    return math.floor(0.8 * solve.hardware(cfg.hardware or (cfg.pas_config or {}).hardware or 'cpu')
+      .memory)
   end
   if constraint <= 0 then
     fail('usage', 'policies.autodist', ('pas_config.mem_constraint is %g; expected GiB a device, '
@@ -51,7 +60,7 @@ end
 ---@param cfg nnscaler.PolicyConfig
 ---@return nnscaler.Autodist, nnscaler.AutodistOptions
 function M.search(graph, cfg)
-  local options = M.settings(cfg)
+  local options = M.settings(graph, cfg)
   options.plan_ngpus, options.runtime_ngpus = cfg.plan_ngpus, cfg.runtime_ngpus
   options.device, options.memory = cfg.device, M.memory(cfg)
   return solve.autodist(graph, options), options

@@ -1,6 +1,6 @@
 --- Plans that autodist finds against one device: loss, gradients and weights of all models of the
---- matrix. The hardware is described: slow devices with fast links, on which it pays to cut even the
---- smallest models.
+--- matrix. The hardware is described: slow devices with fast links, on which it pays to cut even
+--- the smallest models.
 local models = require 'tests.equivalence.plans.models'
 local runner = require 'tests.equivalence.plans.runner'
 
