@@ -52,9 +52,8 @@ Hardware find_hardware(const std::string& text) {
                            : fmt::format("did you mean '{}'?", near));
 }
 
-double roofline(double flops, int64_t bytes, int64_t out_elements, DType dtype,
-                const Hardware& on) {
-  const double elements = static_cast<double>(std::max<int64_t>(out_elements, 1));
+double roofline(double flops, int64_t bytes, int64_t largest, DType dtype, const Hardware& on) {
+  const double elements = static_cast<double>(std::max<int64_t>(largest, 1));
   const double fill = elements / (elements + on.half_filled);
   const auto peak = on.flops.find(dtype);
   // Types without products of their own run as 32-bit floats do.

@@ -22,7 +22,8 @@ struct Hardware {
   double memory_bandwidth = 0;         // peak, bytes a second
   std::map<DType, double> flops = {};  // peak of products by dtype, a second
   double start = 0;                    // seconds that a call takes at least
-  // Output elements of a product with which the device does half of what it does with many.
+  // Elements of the largest tensor of a call with which the device does half of what it does with
+  // many.
   double half_filled = 0;
   double product_efficiency = 1, memory_efficiency = 1;  // of the peaks, reached by large calls
   LinkCosts links = {};
@@ -39,8 +40,9 @@ Hardware find_hardware(const std::string& text);
 // Of a YAML text; `file` is for messages.
 Hardware parse_hardware(std::string_view text, const std::string& file);
 
-// Seconds of a call that reads and writes so many bytes and makes so many output elements of this
-// dtype: the longer of its products and its memory traffic, and no less than a start.
-double roofline(double flops, int64_t bytes, int64_t out_elements, DType dtype, const Hardware& on);
+// Seconds of a call that reads and writes so many bytes, whose largest tensor has so many elements
+// and whose results are of this dtype: the longer of its products and its memory traffic, and no
+// less than a start.
+double roofline(double flops, int64_t bytes, int64_t largest, DType dtype, const Hardware& on);
 
 }  // namespace nns::cost

@@ -1,6 +1,7 @@
 #include "lower/duration.h"
 
 #include <algorithm>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -82,17 +83,21 @@ Seconds seconds_of(const Program& program, const Storage& storage, SegmentKind i
   if (record != nullptr && record->hook) return {};
   if (record != nullptr && is_view(record->view) && in != SegmentKind::forward) return {};
   if (!storage.allocates(instr) && !is_in_place(instr)) return {};
-  int64_t bytes = 0, made = 0;
-  DType dtype = DType::f32;
-  for (int in : reads(instr)) bytes += bytes_of(program.slot(in).type);
+  int64_t bytes = 0, largest = 0;
+  std::optional<DType> dtype;
+  const auto count = [&](const TensorType& type) {
+    bytes += bytes_of(type);
+    largest = std::max(largest, numel(type.shape));
+  };
+  for (int in : reads(instr)) count(program.slot(in).type);
   for (int out : instr.outs) {
     if (out < 0) continue;
     const TensorType& type = program.slot(out).type;
-    if (made == 0) dtype = type.dtype;
-    bytes += bytes_of(type);
-    made = std::max(made, numel(type.shape));
+    if (!dtype) dtype = type.dtype;
+    count(type);
   }
-  return {cost::roofline(flops_of(program, instr), bytes, made, dtype, on), 0};
+  return {cost::roofline(flops_of(program, instr), bytes, largest, dtype.value_or(DType::f32), on),
+          0};
 }
 
 StepPart step_part(const TensorType& weight, const std::vector<int>& reduce,

@@ -24,7 +24,7 @@ describe('plan on hardware', function()
     local path = folder .. '/best.json'
     local out, code = plan('pas_policy=autodist --hardware h100 --world 4 --plan-out ' .. path)
     assert.equal(0, code, out)
-    assert.matches('hardware h100, 8 devices a host, figures modelled; 4 ranks, 48 samples a step',
+    assert.matches('hardware h100, 8 devices a host, figures modelled; 4 ranks, 16 samples a step',
       out)
     for _, name in ipairs { 'autodist', 'dp', 'fsdp', 'megatron', 'megatron sequence_parallel' } do
       assert.matches('\n[* ] ' .. name, out)
