@@ -44,8 +44,12 @@ void add_product_derivatives(Records& records);
 void add_attention(Records& records);
 void add_norms(Records& records);
 void add_norm_derivatives(Records& records);
-void add_spatial(Records& records);  // convolutions, pooling, resampling
+void add_spatial(Records& records);  // convolutions
 void add_spatial_derivatives(Records& records);
+void add_pooling(Records& records);
+void add_pooling_derivatives(Records& records);
+void add_resampling(Records& records);
+void add_recurrent(Records& records);
 void add_losses(Records& records);
 void add_loss_derivatives(Records& records);
 void add_random(Records& records);  // dropout
@@ -99,6 +103,10 @@ std::string annotation(const std::vector<DimTexts>& inputs, const std::vector<Di
 
 // All axes of the broadcast shape spatial; axes of size 1 that broadcast are literal.
 Texts spatial(const CallView& call);
+// How many axes of images an operator's name speaks of (max_pool3d), 2 where of none.
+size_t image_axes(const CallView& call);
+// Images [batch, channels, …]: batch and channels spatial, the other axes whole.
+Texts image_text(const CallView& call);
 // One input, one output: axes that keep their size are spatial, all others numbers. Aligned from
 // the last.
 Texts kept_axes(const CallView& call);

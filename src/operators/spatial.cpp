@@ -1,7 +1,5 @@
-// Records of convolutions, pooling and resampling. Batch and channels are spatial, sizes of the
-// image stay whole (windows reach over a cut).
-#include <cmath>
-
+// Records of convolutions. Batch and channels are spatial, sizes of the image stay whole (windows
+// reach over a cut).
 #include "operators/family.h"
 
 namespace nns::operators {
@@ -145,93 +143,6 @@ double convolution_backward_flops(const CallView& call) {
   return 2 * convolution_flops(call);
 }
 
-// --- pooling -------------------------------------------------------------------------------------
-
-size_t pooled_axes(const CallView& call) {
-  return call.base().find("1d") != std::string_view::npos ? 1 : 2;
-}
-
-Shape check_image(const CallView& call) {
-  const TensorType& self = first(call);
-  const size_t space = pooled_axes(call);
-  if (self.shape.size() < space + 1 || self.shape.size() > space + 2)
-    call.fail(fmt::format("{}; expected [batch, channels, …] with {} axes of the image",
-                          to_string(self), space));
-  return self.shape;
-}
-Types pool(const CallView& call) {
-  Shape out = check_image(call);
-  const size_t space = pooled_axes(call);
-  const auto kernel = call.ints("kernel_size"), pad = call.ints("padding"),
-             dilation = call.ints("dilation");
-  auto stride = call.ints("stride");
-  if (stride.empty()) stride = kernel;
-  for (size_t i = 0; i < space; ++i) {
-    int64_t& size = out[out.size() - space + i];
-    const int64_t s = at_or_last(stride, i, 1), p = at_or_last(pad, i, 0);
-    const int64_t room =
-        size + 2 * p - at_or_last(dilation, i, 1) * (at_or_last(kernel, i, 1) - 1) - 1;
-    if (room < 0 || s < 1)
-      call.fail(fmt::format("windows {} do not fit {}", to_string(kernel), to_string(first(call))));
-    const bool ceil = call.boolean("ceil_mode");
-    int64_t count = (room + (ceil ? s - 1 : 0)) / s + 1;
-    if (ceil && (count - 1) * s >= size + p) --count;  // the last window starts inside
-    size = count;
-  }
-  return {{out, first(call).dtype}};
-}
-Types pool_with_indices(const CallView& call) {
-  const TensorType out = pool(call)[0];
-  return {out, {out.shape, DType::i64}};
-}
-Types adaptive_pool(const CallView& call) {
-  Shape out = check_image(call);
-  const size_t space = pooled_axes(call);
-  const auto size = call.ints("output_size");
-  for (size_t i = 0; i < space; ++i) out[out.size() - space + i] = at_or_last(size, i, 1);
-  return {{out, first(call).dtype}};
-}
-Types like_self(const CallView& call) {
-  return {call.tensor("self")};
-}
-// Batch and channels spatial in every tensor.
-Texts image_text(const CallView& call) {
-  const auto name = [&call](const TensorType& t) {
-    const size_t lead = t.shape.size() - std::min(t.shape.size(), pooled_axes(call));
-    return with_space(letters(lead), t.shape, t.shape.size() - lead);
-  };
-  std::vector<DimTexts> in, out;
-  for (const TensorType* t : call.operands()) in.push_back(name(*t));
-  for (const TensorType& t : infer(call)) out.push_back(name(t));
-  return {annotation(in, out)};
-}
-double pool_flops(const CallView& call) {
-  double window = 1;
-  const auto kernel = call.ints("kernel_size");
-  for (size_t i = 0; i < pooled_axes(call); ++i)
-    window *= static_cast<double>(at_or_last(kernel, i, 1));
-  return window * static_cast<double>(numel(infer(call)[0].shape));
-}
-
-// --- resampling ----------------------------------------------------------------------------------
-
-Types upsample(const CallView& call) {
-  Shape out = check_image(call);
-  const auto size = call.ints("output_size");
-  const auto scales = call.reals("scale_factors");
-  for (size_t i = 0; i < 2; ++i) {
-    int64_t& length = out[out.size() - 2 + i];
-    if (!size.empty())
-      length = size.at(i);
-    else
-      length = static_cast<int64_t>(std::floor(static_cast<double>(length) * scales.at(i)));
-  }
-  return {{out, first(call).dtype}};
-}
-Types upsample_backward(const CallView& call) {
-  return {{call.ints("input_size"), call.tensor("grad_output").dtype}};
-}
-
 }  // namespace
 
 void add_spatial(Records& records) {
@@ -241,23 +152,6 @@ void add_spatial(Records& records) {
   records.add({"aten::convolution_backward"}, {.infer = convolution_backward,
                                                .annotations = convolution_backward_text,
                                                .flops = convolution_backward_flops});
-
-  records.add({"aten::max_pool1d", "aten::max_pool2d", "aten::avg_pool1d", "aten::avg_pool2d"},
-              {.infer = pool, .annotations = image_text, .flops = pool_flops});
-  records.add({"aten::max_pool2d_with_indices"},
-              {.infer = pool_with_indices, .annotations = image_text, .flops = pool_flops});
-  records.add(
-      {"aten::adaptive_avg_pool1d", "aten::adaptive_avg_pool2d", "aten::_adaptive_avg_pool2d"},
-      {.infer = adaptive_pool, .annotations = image_text});
-  records.add({"aten::max_pool2d_with_indices_backward", "aten::avg_pool2d_backward",
-               "aten::_adaptive_avg_pool2d_backward"},
-              {.infer = like_self, .annotations = image_text});
-
-  records.add({"aten::upsample_nearest2d", "aten::upsample_bilinear2d"},
-              {.infer = upsample, .annotations = image_text});
-  // The argument input_size spells the whole shape: not split.
-  records.add({"aten::upsample_nearest2d_backward", "aten::upsample_bilinear2d_backward"},
-              {.infer = upsample_backward});
 
   records.examples(
       "conv1d",
@@ -284,31 +178,6 @@ void add_spatial(Records& records) {
       "{ 6 }, { 1, 1 }, { 0, 0 }, { 1, 1 }, false, { 0, 0 }, 1, { true, true, true } }, { n = 11, "
       "f(2, 6, 6, 6), f(2, 4, 8, 8), f(6, 4, 3, 3), nil, { 1, 1 }, { 0, 0 }, { 1, 1 }, false, { 0, "
       "0 }, 1, { false, true, false } }");
-  records.examples("max_pool1d avg_pool1d", "{ f(2, 4, 9), { 2 } }");
-  records.examples("max_pool2d",
-                   "{ f(2, 4, 5, 7), { 2, 2 } }, { f(2, 4, 5, 7), { 3, 2 }, { 2, 2 }, { 1, 0 }, { "
-                   "1, 1 }, true }");
-  records.examples(
-      "avg_pool2d",
-      "{ f(2, 4, 5, 7), { 2, 2 } }, { f(2, 4, 5, 7), { 3, 3 }, { 2, 2 }, { 1, 1 }, true }");
-  records.examples("max_pool2d_with_indices", "{ f(2, 4, 5, 7), { 2, 2 } }");
-  records.examples(
-      "max_pool2d_with_indices_backward",
-      "local image = f(2, 4, 4, 6) local _, indices = aten.max_pool2d_with_indices(image, { 2, 2 "
-      "}) return { f(2, 4, 2, 3), image, { 2, 2 }, { 2, 2 }, { 0, 0 }, { 1, 1 }, false, indices }");
-  records.examples(
-      "avg_pool2d_backward",
-      "{ n = 8, f(2, 4, 2, 3), f(2, 4, 4, 6), { 2, 2 }, { 2, 2 }, { 0, 0 }, false, true, nil }");
-  records.examples("adaptive_avg_pool1d", "{ f(2, 4, 9), { 3 } }");
-  records.examples("adaptive_avg_pool2d _adaptive_avg_pool2d", "{ f(2, 4, 5, 7), { 2, 3 } }");
-  records.examples("_adaptive_avg_pool2d_backward", "{ f(2, 4, 2, 3), f(2, 4, 5, 7) }");
-  records.examples("upsample_nearest2d",
-                   "{ f(2, 4, 3, 5), { 6, 10 } }, { n = 3, op = 'upsample_nearest2d.vec', f(2, 4, "
-                   "3, 5), nil, { 2, 2 } }");
-  records.examples("upsample_bilinear2d", "{ f(2, 4, 3, 5), { 6, 10 }, false }");
-  records.examples("upsample_nearest2d_backward", "{ f(2, 4, 6, 10), { 6, 10 }, { 2, 4, 3, 5 } }");
-  records.examples("upsample_bilinear2d_backward",
-                   "{ f(2, 4, 6, 10), { 6, 10 }, { 2, 4, 3, 5 }, false }");
 }
 
 }  // namespace nns::operators

@@ -1,4 +1,4 @@
-// Derivatives of convolutions and pooling: all convolutions become aten::convolution.
+// Derivatives of convolutions: all convolutions become aten::convolution.
 #include <algorithm>
 
 #include "operators/family.h"
@@ -63,44 +63,6 @@ void convolution_back(B& b) {
   b.give("bias", outs[2]);
 }
 
-bool max_pool2d(Forward& f) {
-  if (!f.training()) return false;
-  const auto kernel = per_dim(f, "kernel_size", 2, 1);
-  const auto stride = f.ints("stride").empty() ? kernel : per_dim(f, "stride", 2, 1);
-  const auto outs =
-      f.e.emit("aten::max_pool2d_with_indices", f.in("self"), kernel, stride,
-               per_dim(f, "padding", 2, 0), per_dim(f, "dilation", 2, 1), f.boolean("ceil_mode"));
-  f.result(outs[0]);
-  f.keep("indices", outs[1]);
-  return true;
-}
-void max_pool2d_back(B& b) {
-  const auto kernel = per_dim(b, "kernel_size", 2, 1);
-  const auto stride = b.ints("stride").empty() ? kernel : per_dim(b, "stride", 2, 1);
-  b.give("self", b("aten::max_pool2d_with_indices_backward", b.grad(), b.in("self"), kernel, stride,
-                   per_dim(b, "padding", 2, 0), per_dim(b, "dilation", 2, 1),
-                   b.boolean("ceil_mode"), b.kept("indices")));
-}
-
-void avg_pool2d(B& b) {
-  const auto kernel = per_dim(b, "kernel_size", 2, 1);
-  const auto stride = b.ints("stride").empty() ? kernel : per_dim(b, "stride", 2, 1);
-  b.give("self", b("aten::avg_pool2d_backward", b.grad(), b.in("self"), kernel, stride,
-                   per_dim(b, "padding", 2, 0), b.boolean("ceil_mode"),
-                   b.boolean("count_include_pad", true), b.arg("divisor_override")));
-}
-
-// One output element: a mean over the picture, as ATen itself does it.
-bool adaptive_avg_pool2d(Forward& f) {
-  const Shape size = f.ints("output_size");
-  if (!f.training()) return false;
-  if (size == Shape{1, 1})
-    f.result(f.grad_call("aten::mean.dim", f.in("self"), Shape{-1, -2}, true));
-  else
-    f.result(f.grad_call("aten::_adaptive_avg_pool2d", f.in("self"), size));
-  return true;
-}
-
 }  // namespace
 
 void add_spatial_derivatives(Records& records) {
@@ -111,12 +73,6 @@ void add_spatial_derivatives(Records& records) {
   records.derive("aten::conv_transpose2d", expands(convolution<true>));
   records.derive("aten::conv_transpose3d", expands(convolution<true>));
   records.derive("aten::convolution", gradient(convolution_back));
-  records.derive("aten::max_pool2d", rewrite(max_pool2d, max_pool2d_back));
-  records.derive("aten::avg_pool2d", gradient(avg_pool2d));
-  records.derive("aten::adaptive_avg_pool2d", expands(adaptive_avg_pool2d));
-  records.derive("aten::_adaptive_avg_pool2d", gradient([](B& b) {
-                   b.give("self", b("aten::_adaptive_avg_pool2d_backward", b.grad(), b.in("self")));
-                 }));
 }
 
 }  // namespace nns::operators

@@ -23,6 +23,9 @@ Table make_table() {
                          add_attention,
                          add_norms,
                          add_spatial,
+                         add_pooling,
+                         add_resampling,
+                         add_recurrent,
                          add_losses,
                          add_random,
                          add_communication,
@@ -34,6 +37,7 @@ Table make_table() {
                          add_product_derivatives,
                          add_norm_derivatives,
                          add_spatial_derivatives,
+                         add_pooling_derivatives,
                          add_loss_derivatives})
     add(records);
   return records.take();

@@ -13,7 +13,7 @@ end
 local function check(title, list)
   describe(title, function()
     for _, case in ipairs(list) do
-      it(case[1], function() says(unpack(case, 2, 9)) end)
+      it(case[1], function() says(unpack(case, 2, table.maxn(case))) end)
     end
   end)
 end
@@ -130,6 +130,37 @@ check('layers refuse', {
   { 'a mask of another name', "[nn.TransformerEncoderLayer] unknown option 'mask'; expected "
     .. 'is_causal, src_key_padding_mask, src_mask',
     call(nn.TransformerEncoderLayer(8, 2), zeros(2, 2, 8), { mask = 1 }) },
+})
+
+-- What operators say of their operands to who calls them without a layer.
+local probe = require('nnscaler._C.trace').probe
+local state, weights = zeros(1, 2, 4), { zeros(12, 3), zeros(12, 4) }
+local function gru(x, hx, params)
+  return probe('aten::gru.input', x, hx, params, false, 1, 0, true, false, false)
+end
+check('operators refuse', {
+  { 'a sequence without a batch', '[annotate.gru] float32[5, 3]; expected [time, batch, width]',
+    gru, zeros(5, 3), state, weights },
+  { 'too few weights', '[annotate.gru] 1 weights and biases; expected 2 at least', gru,
+    zeros(5, 2, 3), state, { weights[1] } },
+  { 'weights of another width', 'weights of 5 inputs', gru, zeros(5, 2, 5), state, weights },
+  { 'a state of another batch', 'a first state of shape [1, 3, …]', gru, zeros(5, 3, 3), state,
+    weights },
+  { 'no state', '[annotate.lstm] no first state; expected zeros at least', probe,
+    'aten::lstm.input', zeros(5, 2, 3), {}, weights, false, 1, 0, true, false, false },
+  { 'dropout of a stack', '[annotate.rnn_tanh] dropout draws random numbers from hidden state; '
+    .. 'expected 0', probe, 'aten::rnn_tanh.input', zeros(5, 2, 3), state, weights, false, 1, 0.5,
+    true, false, false },
+  { 'windows larger than the image', '[annotate.max_pool3d] windows [4, 4, 4] do not fit', probe,
+    'aten::max_pool3d', zeros(1, 3, 3, 3, 3), { 4, 4, 4 } },
+  { 'windows of no image', '[annotate.im2col] float32[3, 4]; expected [batch, channels, height, '
+    .. 'width]', probe, 'aten::im2col', zeros(3, 4), { 2, 2 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
+  { 'columns of other windows', '[annotate.col2im] float32[1, 8, 8]; expected [batch, channels · '
+    .. '4, 9]', probe, 'aten::col2im', zeros(1, 8, 8), { 4, 4 }, { 2, 2 }, { 1, 1 }, { 0, 0 },
+    { 1, 1 } },
+  { 'an image without channels', '[annotate.upsample_nearest2d] float32[4, 4, 4]; expected [batch, '
+    .. 'channels, …] with 2 axes of the image', probe, 'aten::upsample_nearest2d', zeros(4, 4, 4),
+    { 8, 8 } },
 })
 
 local image, ids = zeros(1, 4, 4, 4), T.zeros({ 2, 3 }, { dtype = 'int64' })

@@ -88,6 +88,21 @@ const Count kCounts[] = {
     // Pooling: a window for each output element.
     {"aten::max_pool2d aten::avg_pool2d aten::max_pool2d_with_indices", "x=2,3,6,4",
      "self=%x, kernel_size=[2, 3], stride=[2, 1]", (2 * 3 * 3 * 2) * (2 * 3)},
+    {"aten::max_pool3d aten::avg_pool3d aten::max_pool3d_with_indices", "x=1,2,4,3,4",
+     "self=%x, kernel_size=[2, 3, 2]", (2 * 2 * 1 * 2) * (2 * 3 * 2)},
+    // Every weight, for each step of each sequence.
+    {"aten::rnn_tanh.input aten::rnn_relu.input", "x=5,4,3 h=1,4,2 w=2,3 v=2,2",
+     "input=%x, hx=%h, params=[%w, %v], has_biases=false, num_layers=1, dropout=0.0, train=true, "
+     "bidirectional=false, batch_first=false",
+     2 * (5 * 4) * (2 * 3 + 2 * 2)},
+    {"aten::gru.input", "x=5,4,3 h=1,4,2 w=6,3 v=6,2",
+     "input=%x, hx=%h, params=[%w, %v], has_biases=false, num_layers=1, dropout=0.0, train=true, "
+     "bidirectional=false, batch_first=false",
+     2 * (5 * 4) * (6 * 3 + 6 * 2)},
+    {"aten::lstm.input", "x=5,4,3 h=1,4,2 c=1,4,2 w=8,3 v=8,2 b=8",
+     "input=%x, hx=[%h, %c], params=[%w, %v, %b, %b], has_biases=true, num_layers=1, dropout=0.0, "
+     "train=true, bidirectional=false, batch_first=false",
+     2 * (5 * 4) * (8 * 3 + 8 * 2)},
     {"aten::max_pool1d aten::avg_pool1d", "x=2,3,6", "self=%x, kernel_size=[3]", (2 * 3 * 2) * 3},
     // About ten an element: exponential, sums and a division.
     {"aten::softmax aten::log_softmax aten::_softmax aten::_log_softmax aten::_safe_softmax",

@@ -1,4 +1,4 @@
---- Calls that test the derivatives of convolutions and pooling.
+--- Calls that test the derivatives of convolutions, pooling, resampling and windows taken apart.
 ---@param add fun(names: string, ...: table)
 ---@param m table
 return function(add, m)
@@ -33,5 +33,32 @@ return function(add, m)
     { f(2, 4, 5, 7), { 2, 2 }, { 2, 2 }, { 0, 0 }, false, true, 3 })
   add('adaptive_avg_pool2d', { f(2, 4, 5, 7), { 2, 3 } }, { f(2, 4, 5, 7), { 1, 1 } },
     { f(4, 5, 7), { 2, 2 } }, { f(2, 4, 6, 6), { 6, 6 } })
+  add('max_pool1d', { f(2, 4, 9), { 3 } }, { f(4, 9), { 3 }, { 2 }, { 1 }, { 2 }, true })
+  add('avg_pool1d', { f(2, 4, 9), { 3 } }, { f(4, 9), { 3 }, { 2 }, { 1 }, true, false })
+  add('max_pool3d', { f(2, 4, 4, 5, 6), { 2 } },
+    { f(4, 4, 5, 6), { 2, 3, 2 }, { 1, 2, 2 }, { 1, 1, 0 }, { 1, 1, 2 }, true })
+  add('avg_pool3d', { f(2, 4, 4, 5, 6), { 2 } },
+    { f(4, 4, 5, 6), { 2, 3, 2 }, { 1, 2, 2 }, { 1, 1, 0 }, true, false, 5 })
+  add('adaptive_avg_pool1d', { f(2, 4, 9), { 4 } }, { f(4, 9), { 1 } })
+  add('adaptive_avg_pool3d', { f(2, 4, 4, 5, 6), { 2, 3, 1 } }, { f(4, 4, 5, 6), { 1, 1, 1 } })
+  add('_adaptive_avg_pool3d', { f(2, 4, 4, 5, 6), { 2, 3, 1 } })
+  add('adaptive_max_pool1d', { f(2, 4, 9), { 4 } }, { f(4, 9), { 1 } })
+  add('adaptive_max_pool2d', { f(2, 4, 5, 7), { 2, 3 } }, { f(4, 5, 7), { 1, 1 } })
+  add('adaptive_max_pool3d', { f(2, 4, 4, 5, 6), { 2, 3, 1 } }, { f(4, 4, 5, 6), { 2, 2, 2 } })
+  add('upsample_nearest1d', { f(2, 4, 5), { 8 } },
+    { n = 3, op = '*.vec', f(2, 4, 5), nil, { 1.5 } })
+  add('upsample_nearest2d', { f(2, 4, 3, 5), { 6, 8 } },
+    { n = 3, op = '*.vec', f(2, 4, 3, 5), nil, { 1.5, 2 } })
+  add('upsample_nearest3d', { f(2, 4, 2, 3, 5), { 4, 5, 9 } },
+    { n = 3, op = '*.vec', f(2, 4, 2, 3, 5), nil, { 2, 1.5, 2 } })
+  add('upsample_linear1d', { f(2, 4, 5), { 8 }, true },
+    { n = 4, op = '*.vec', f(2, 4, 5), nil, false, { 1.5 } })
+  add('upsample_bilinear2d upsample_bicubic2d', { f(2, 4, 3, 5), { 6, 8 }, true },
+    { n = 4, op = '*.vec', f(2, 4, 3, 5), nil, false, { 1.5, 2 } })
+  add('upsample_trilinear3d', { f(2, 4, 2, 3, 5), { 4, 5, 9 }, true },
+    { n = 4, op = '*.vec', f(2, 4, 2, 3, 5), nil, false, { 2, 1.5, 2 } })
+  add('im2col', { f(2, 4, 5, 6), { 2, 3 }, { 1, 1 }, { 0, 0 }, { 1, 1 } },
+    { f(4, 5, 6), { 2, 2 }, { 2, 1 }, { 1, 0 }, { 2, 2 } })
+  add('col2im', { f(2, 24, 16), { 5, 6 }, { 2, 3 }, { 1, 1 }, { 0, 0 }, { 1, 1 } })
   add('_adaptive_avg_pool2d', { f(2, 4, 5, 7), { 2, 3 } }, { f(4, 5, 7), { 5, 7 } })
 end
