@@ -1,7 +1,8 @@
 --- The library people program against. `require 'nnscaler'` is small; parts load at first use.
 local parts = {
   nn = 'nnscaler.nn', optim = 'nnscaler.optim', data = 'nnscaler.data', models = 'nnscaler.models',
-  tensor = 'nnscaler.tensor', functional = 'nnscaler.functional', log = 'nnscaler.log',
+  tensor = 'nnscaler.tensor', functional = 'nnscaler.functional', fft = 'nnscaler.fft',
+  log = 'nnscaler.log',
   trace = 'nnscaler.trace', recompute = 'nnscaler.recompute',
   register_op = 'nnscaler.register_op', ops = 'nnscaler.ops', import = 'nnscaler.import',
 }

@@ -78,6 +78,24 @@ describe('megatron', function()
     assert.equal(2, lines(plan, 'mlp.c_fc', 'into 4'))
   end)
 
+  it('cuts layers of transformers by heads', function()
+    local Net = nn.class 'Net'
+    function Net:init()
+      self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 4,
+        { dim_feedforward = 12 }), 2)
+      self.decoder = nn.TransformerDecoderLayer(8, 4, { dim_feedforward = 12 })
+    end
+    function Net:forward(x, y)
+      return self.decoder(y, self.encoder(x), { tgt_is_causal = true }):square():mean()
+    end
+    local plan = run((trace(Net {}, { T.zeros { 5, 2, 8 }, T.zeros { 3, 2, 8 } },
+      { training = true })), 2)
+    assert.equal(3, lines(plan, 'self_attn aten::scaled_dot_product_attention', 'dim 1 into 2'))
+    assert.equal(3, lines(plan, 'fused_linear', 'input 1 dim 1 into 2'))
+    assert.equal(3, lines(plan, 'self_attn.out_proj aten::linear', 'input 0 dim 2 into 2'))
+    assert.equal(3, lines(plan, 'linear2 aten::linear', 'input 0 dim 2 into 2'))
+  end)
+
   it('leaves attention whole whose heads do not divide', function()
     local plan = run(graph_of {}, 4)
     assert.equal(0, lines(plan, 'q_proj', 'into 4'))
