@@ -65,18 +65,24 @@ function M.fftshift(input, dim) return aten.fft_fftshift(input, dim) end
 ---@return nnscaler.Tensor
 function M.ifftshift(input, dim) return aten.fft_ifftshift(input, dim) end
 
+local function frequencies(name, n, d, options)
+  local call = aten['fft_' .. name]
+  if options then return call(n, d or 1, options) end
+  return call(n, d or 1)
+end
+
 --- The frequencies of a transform of n samples that lie `d` apart.
 ---@param n integer
 ---@param d? number 1
 ---@param options? { dtype?: string, device?: string }
 ---@return nnscaler.Tensor
-function M.fftfreq(n, d, options) return aten.fft_fftfreq(n, d or 1, options or {}) end
+function M.fftfreq(n, d, options) return frequencies('fftfreq', n, d, options) end
 
 --- Those of rfft.
 ---@param n integer
 ---@param d? number 1
 ---@param options? { dtype?: string, device?: string }
 ---@return nnscaler.Tensor
-function M.rfftfreq(n, d, options) return aten.fft_rfftfreq(n, d or 1, options or {}) end
+function M.rfftfreq(n, d, options) return frequencies('rfftfreq', n, d, options) end
 
 return M

@@ -128,8 +128,10 @@ local function ends(self, x, lengths, area)
       T.is_tensor(lengths) and ('%s [%s]'):format(lengths.dtype,
         table.concat(lengths.shape, ', ')) or 'a ' .. type(lengths), x.shape[2 - time]))
   end
-  local steps = T.arange(x.shape[time + 1], { dtype = 'int64' }):unsqueeze(1 - time):unsqueeze(-1)
-  local last = lengths:to('int64'):unsqueeze(time):unsqueeze(-1) - 1
+  lengths = lengths:to 'int64'
+  local steps = lengths:new_ones({ x.shape[time + 1] }):cumsum(0) - 1
+  steps = steps:unsqueeze(1 - time):unsqueeze(-1)
+  local last = lengths:unsqueeze(time):unsqueeze(-1) - 1
   local live = steps:le(last)
   return { time = time, last = last, live = live,
     -- Turns each sequence round within its length.
