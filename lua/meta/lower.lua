@@ -18,6 +18,8 @@ local Skeleton = {}
 ---@field plan? nnscaler.Plan one device by default
 ---@field embedded? boolean a module inside a hand-written model: its results have gradients
 ---@field first? nnscaler.Skeleton of the first graph under the plan, in whose homes weights stay
+---@field step? boolean whether the step of the optimizer stands in it; true by default
+---@field set_mb? number MiB of gradients that are summed together at most, 25 by default
 ---@field rank? integer 0 by default
 
 ---@class nnscaler.ProgramTensor
@@ -85,6 +87,12 @@ function lower.count() end
 ---@return nnscaler.Program
 function lower.from_json(text) end
 
+--- A program of a step alone: of parameters outside of any graph.
+---@param parameters table[] { name, shape, dtype, reduce: ranks or nil, holders }
+---@param model string its name
+---@return nnscaler.Program
+function lower.step(parameters, model) end
+
 --- How each operator that has one is differentiated, sorted by name.
 ---@return { op: string, kind: 'rule'|'composite'|'constant' }[]
 function lower.rules() end
@@ -126,17 +134,14 @@ function Program:parameters() end
 ---@return nnscaler.ProgramBuffer[]
 function Program:buffers() end
 
---- Gradients that one all-reduce sums, in the order in which backward completes them.
----@param bytes? integer of a bucket at most, 25 MiB by default
----@param others? string[] parameters that have a gradient on any rank
----@return { ranks: integer[], names: string[] }[]
-function Program:buckets(bytes, others) end
+--- The sets of gradients of the step: those that one all-reduce sums, in the order in which
+--- backward completes them, then those that are summed nowhere.
+---@return { ranks?: integer[], names: string[], late?: true }[] late: this graph has none of them
+function Program:sets() end
 
 --- What the rank sends in a micro-batch and in the sums of a step.
----@param bytes? integer of a bucket at most, 25 MiB by default
----@param others? string[] parameters that have a gradient on any rank
 ---@return nnscaler.SentTraffic[]
-function Program:traffic(bytes, others) end
+function Program:traffic() end
 
 --- Samples that the first segment takes.
 ---@return nnscaler.ProgramTensor[]
@@ -145,6 +150,11 @@ function Program:inputs() end
 --- Its functions, in the order of the generated text.
 ---@return nnscaler.ProgramSegments
 function Program:segments() end
+
+--- What the rank runs in a step, in order.
+---@return { kind: 'F'|'B'|'W', stage: integer, micro: integer }[]
+---@return integer micro_batches of which that is
+function Program:schedule() end
 
 --- How values change their layout.
 ---@return integer all adapters
@@ -197,10 +207,8 @@ function Skeleton:memory(rank) end
 
 --- What a rank sends, as `Program:traffic` tells it.
 ---@param rank? integer 0 by default
----@param bytes? integer of a bucket at most, 25 MiB by default
----@param others? string[] parameters that have a gradient on any rank
 ---@return nnscaler.SentTraffic[]
-function Skeleton:traffic(rank, bytes, others) end
+function Skeleton:traffic(rank) end
 
 --- What a step of the plan costs on hardware.
 ---@param plan nnscaler.Plan that the skeleton is of

@@ -8,7 +8,9 @@ local runtime = {}
 ---@param ... nnscaler.Tensor|nil
 function runtime.release(...) end
 
---- gradients[key] += x. The first x becomes the gradient itself; any other is released.
+--- gradients[key] += x. The first x becomes the gradient itself, or moves to its home: what
+--- `home(gradients, key)` of the table's metatable returns, if it is a tensor. Others are
+--- released.
 ---@param gradients table<any, nnscaler.Tensor>
 ---@param key any
 ---@param x nnscaler.Tensor
@@ -19,6 +21,25 @@ function runtime.accumulate(gradients, key, x) end
 ---@param key any
 ---@param x nnscaler.Tensor
 function runtime.accumulate_copy(gradients, key, x) end
+
+--- Where the first addend of gradients[key] is to be written; nil where there is one already, or
+--- the gradient has no home.
+---@param gradients table<any, nnscaler.Tensor>
+---@param key any
+---@return nnscaler.Tensor|nil
+function runtime.into(gradients, key) end
+
+--- Bytes of first addends that this thread has copied to their homes.
+---@return number bytes
+function runtime.copied_bytes() end
+
+--- A tensor of one dimension, and its parts one after another; elements are undefined.
+---@param dtype string
+---@param device string
+---@param shapes integer[][] of the parts
+---@return nnscaler.Tensor all
+---@return nnscaler.Tensor[] parts
+function runtime.flat(dtype, device, shapes) end
 
 --- A tensor of given elements; a state error where their number does not fit.
 ---@param bytes string row-major, little-endian

@@ -165,17 +165,19 @@ end
 function Pipeline:skeleton(graph, plan)
   local known = self.last
   if known and known.graph == graph and known.plan == plan then return known.skeleton end
-  local function make(of, under, first)
+  local function make(of, under, step, first)
     return lower.skeleton(of, { device = self.options.device, plan = under, first = first,
-      embedded = self.options.embedded })
+      step = step, set_mb = self.options.bucket_cap_mb, embedded = self.options.embedded })
   end
   local skeleton
-  if not plan or graph == self.first_graph then
-    skeleton = make(graph, plan)
-    self.homes = plan and skeleton
+  if not plan then
+    skeleton = make(graph, nil, not self.written.training)
+  elseif graph == self.first_graph then
+    skeleton = make(graph, plan, true)
+    self.homes = skeleton
   else
-    self.homes = self.homes or make(self.first_graph, self.plan)
-    skeleton = make(graph, plan, self.homes)
+    self.homes = self.homes or make(self.first_graph, self.plan, true)
+    skeleton = make(graph, plan, false, self.homes)
   end
   self.last = { graph = graph, plan = plan, skeleton = skeleton }
   return skeleton
@@ -285,7 +287,8 @@ function Pipeline:generate_shared(graph, shared)
     self:write_all(graph, function(program, r, made)
       mine = mine or made
       if not on_disk then
-        sent[r + 1] = { text = made.file.text, program = made.json or program:json() }
+        sent[r + 1] = { text = made.file.text, program = made.json or program:json(),
+          edited = made.file.edited }
       end
       beat()
     end)
@@ -302,6 +305,7 @@ function Pipeline:generate_shared(graph, shared)
   sent = base.json_decode(answer)[rank + 1]
   mine = { program = lower.from_json(sent.program) }
   mine.file = files.received(mine.program, place, rank, sent.text)
+  mine.file.edited = sent.edited
   if mine.file.path then
     table.insert(self.records, records.of_program(mine.file.path, made_from, sent.program, rank))
   end

@@ -4,6 +4,7 @@
 #include "bind/bind.h"
 #include "bind/program.h"
 #include "codegen/lua.h"
+#include "lower/gradients.h"
 #include "lower/program_json.h"
 #include "operators/record.h"
 #include "script/state.h"
@@ -95,7 +96,7 @@ int segments(lua_State* L) {
     lua_createtable(L, 0, 3);
     push_string(L, segment.name);
     lua_setfield(L, -2, "name");
-    push_string(L, std::string(1, "FBW"[static_cast<size_t>(segment.kind)]));
+    push_string(L, std::string(1, lower::letter_of(segment.kind)));
     lua_setfield(L, -2, "kind");
     lua_pushinteger(L, segment.stage);
     lua_setfield(L, -2, "stage");
@@ -106,6 +107,24 @@ int segments(lua_State* L) {
   lua_pushinteger(L, p.tags);
   lua_setfield(L, -2, "tags");
   return 1;
+}
+// → list of { kind = 'F' | 'B' | 'W', stage =, micro = } that the rank runs in a step, and of how
+// many micro-batches that is
+int schedule(lua_State* L) {
+  const lower::Program& p = program(L);
+  lua_createtable(L, static_cast<int>(p.schedule.size()), 0);
+  for (size_t i = 0; i < p.schedule.size(); ++i) {
+    lua_createtable(L, 0, 3);
+    push_string(L, std::string(1, p.schedule[i].kind));
+    lua_setfield(L, -2, "kind");
+    lua_pushinteger(L, p.schedule[i].stage);
+    lua_setfield(L, -2, "stage");
+    lua_pushinteger(L, p.schedule[i].micro);
+    lua_setfield(L, -2, "micro");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_pushinteger(L, p.micro_batches);
+  return 2;
 }
 // → adapters, how many of them are one call with one call as its mirror, and a table of how often
 // each pair of calls is there
@@ -187,36 +206,64 @@ int buffers(lua_State* L) {  // the same with `decay` in place of what concerns 
   return 1;
 }
 
-std::vector<lower::Bucket> buckets_at(lua_State* L) {
-  const auto others = strings_at(L, 3);
-  return lower::buckets(program(L), script::opt_int(L, 2, 25 << 20),
-                        {others.begin(), others.end()});
-}
-// ([bytes [, names of parameters that have gradients on any rank]]) → list of { ranks =, names = }:
-// gradients that one all-reduce sums, as they become complete.
-int buckets(lua_State* L) {
+// List of { ranks = (where gradients are summed), names =, late = true (where this graph has none
+// of them) }: the sets of gradients of the step.
+int sets(lua_State* L) {
   const lower::Program& p = program(L);
-  const auto list = buckets_at(L);
-  lua_createtable(L, static_cast<int>(list.size()), 0);
-  for (size_t i = 0; i < list.size(); ++i) {
-    const lower::Bucket& bucket = list[i];
-    lua_createtable(L, 0, 2);
-    script::push_ints(L, {bucket.ranks.begin(), bucket.ranks.end()});
-    lua_setfield(L, -2, "ranks");
-    lua_createtable(L, static_cast<int>(bucket.parameters.size()), 0);
-    for (size_t k = 0; k < bucket.parameters.size(); ++k) {
-      push_string(L, p.slot(bucket.parameters[k]).name);
+  lua_createtable(L, static_cast<int>(p.sets.size()), 0);
+  for (size_t i = 0; i < p.sets.size(); ++i) {
+    const lower::GradientSet& set = p.sets[i];
+    lua_createtable(L, 0, 3);
+    if (!set.ranks.empty()) {
+      script::push_ints(L, {set.ranks.begin(), set.ranks.end()});
+      lua_setfield(L, -2, "ranks");
+    }
+    lua_createtable(L, static_cast<int>(set.parameters.size()), 0);
+    for (size_t k = 0; k < set.parameters.size(); ++k) {
+      push_string(L, p.slot(set.parameters[k]).name);
       lua_rawseti(L, -2, static_cast<int>(k + 1));
     }
     lua_setfield(L, -2, "names");
+    if (set.late) {
+      lua_pushboolean(L, 1);
+      lua_setfield(L, -2, "late");
+    }
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
   return 1;
 }
 
-// (as buckets) → what the rank sends.
+// (list of { name =, shape =, dtype =, reduce = ranks or nil, holders = }, name of the model) → a
+// program of a step alone: of parameters outside of any graph.
+int step_alone(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  std::vector<lower::Slot> slots;
+  std::vector<lower::Share> shares;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    const int at = lua_gettop(L);
+    lower::Slot& slot = slots.emplace_back();
+    slot.name = script::field_string(L, at, "name", "");
+    const auto dtype = dtype_from_name(script::field_string(L, at, "dtype", ""));
+    if (!dtype) luaL_argerror(L, 1, "expected a dtype of each parameter");
+    slot.type.dtype = *dtype;
+    lua_getfield(L, at, "shape");
+    slot.type.shape = script::check_ints(L, -1);
+    lower::Share& share = shares.emplace_back();
+    share.holders = static_cast<int>(script::field_int(L, at, "holders", 1));
+    lua_getfield(L, at, "reduce");
+    if (!lua_isnil(L, -1))
+      for (int64_t rank : script::check_ints(L, -1)) share.reduce.push_back(static_cast<int>(rank));
+    lua_settop(L, at - 1);
+  }
+  Lowered out;
+  out.program = lower::step_alone(script::check_string(L, 2), std::move(slots), std::move(shares));
+  push_program(L, std::move(out));
+  return 1;
+}
+
 int traffic(lua_State* L) {
-  push_traffic(L, lower::traffic(program(L), buckets_at(L)));
+  push_traffic(L, lower::traffic(program(L)));
   return 1;
 }
 
@@ -323,10 +370,11 @@ int open(lua_State* L) {
                              {"key", guarded<key>},
                              {"parameters", guarded<parameters>},
                              {"buffers", guarded<buffers>},
-                             {"buckets", guarded<buckets>},
+                             {"sets", guarded<sets>},
                              {"traffic", guarded<traffic>},
                              {"inputs", guarded<inputs>},
                              {"segments", guarded<segments>},
+                             {"schedule", guarded<schedule>},
                              {"adapters", guarded<adapters>},
                              {"groups", guarded<groups>},
                              {"constants", guarded<constants>},
@@ -340,6 +388,7 @@ int open(lua_State* L) {
   add_skeleton(L);
   script::set_functions(L, {{"from_json", guarded<read_program>},
                             {"rules", guarded<rules>},
+                            {"step", guarded<step_alone>},
                             {"read_header", guarded<read_header>}});
   return 1;
 }

@@ -18,7 +18,8 @@ using Handle = std::shared_ptr<const lower::Skeleton>;
 constexpr const char* kSkeletonType = "nnscaler.Skeleton";
 
 // { device =, plan =, embedded =, first = the skeleton of the first graph under the plan, in whose
-// homes weights stay, rank = } at position 2
+// homes weights stay, step = whether the step of the optimizer stands in it, set_mb = MiB that a
+// set of gradients takes at most, rank = } at position 2
 lower::Options options_at(lua_State* L) {
   lower::Options options;
   if (!lua_istable(L, 2)) return options;
@@ -26,6 +27,11 @@ lower::Options options_at(lua_State* L) {
   options.device = device.substr(0, device.find(':'));
   options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
   options.embedded = script::field_boolean(L, 2, "embedded", false);
+  options.step = script::field_boolean(L, 2, "step", true);
+  lua_getfield(L, 2, "set_mb");
+  if (!lua_isnil(L, -1))
+    options.set_bytes = static_cast<int64_t>(script::check_number(L, -1) * (1 << 20));
+  lua_pop(L, 1);
   lua_getfield(L, 2, "plan");
   if (!lua_isnil(L, -1))
     options.plan = std::make_shared<const plan::Plan>(check_plan(L, lua_gettop(L)));
@@ -65,11 +71,8 @@ int memory(lua_State* L) {  // ([rank])
   push_memory(L, check_skeleton(L).memory(rank_at(L)));
   return 1;
 }
-// ([rank [, bytes of a bucket [, names of parameters that have gradients on any rank]]])
-int traffic(lua_State* L) {
-  const auto others = strings_at(L, 4);
-  push_traffic(L, check_skeleton(L).traffic(rank_at(L), script::opt_int(L, 3, 25 << 20),
-                                            {others.begin(), others.end()}));
+int traffic(lua_State* L) {  // ([rank])
+  push_traffic(L, check_skeleton(L).traffic(rank_at(L)));
   return 1;
 }
 // (plan, { hardware =, micro_batches =, … }) → what a step costs (solve.h)

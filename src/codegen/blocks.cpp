@@ -205,9 +205,11 @@ void FileWriter::write_run(const Segment& segment, const Run& run, FunctionWrite
   const BlockSlots& first = block_slots(segment, segment.blocks[run.first]);
   const BlockSlots& last = block_slots(segment, segment.blocks[run.last - 1]);
   if (!sources) {
-    for (size_t k = run.first; k < run.last; ++k)
+    for (size_t k = run.first; k < run.last; ++k) {
+      if (k > run.first) start_sums(segment, segment.blocks[k].first, w);
       write_single(segment, segment.blocks[k], body,
                    fresh ? table(last_part(segment.blocks[k].path)) : "", w);
+    }
     return;
   }
   // Loop variables: results in order, each begun with the external that it follows.
@@ -239,6 +241,7 @@ void FileWriter::write_run(const Segment& segment, const Run& run, FunctionWrite
   for (const std::string& v : variables) left += (left.empty() ? "" : ", ") + v;
   if (!left.empty()) left += " = ";
   w.raw(wrap(left + call_text(body, list, "i", arguments, w), kWidth - 4, "      "));
+  start_sums(segment, run, w);
   w.indent(false);
   w.raw("end");
   for (int slot : last.results) store_top(segment, slot, w);

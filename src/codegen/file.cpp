@@ -5,6 +5,7 @@
 
 #include "codegen/file.h"
 #include "codegen/literals.h"
+#include "codegen/step.h"
 #include "lower/uses.h"
 
 namespace nns::codegen {
@@ -40,28 +41,37 @@ std::string FileWriter::body() {
     out += wrap(line + " })", kWidth, "  ") + "\n";
   }
   std::vector<std::string> used;
-  for (const char* helper :
-       {"release", "accumulate", "accumulate_copy", "update", "random_key", "items", "concat"})
+  for (const char* helper : {"release", "accumulate", "accumulate_copy", "into", "update",
+                             "start_sums", "random_key", "items", "concat"})
     if (calls(functions_, helper) || calls(segments, helper)) used.push_back(helper);
   if (!used.empty())
     out += fmt::format("local {} = rt.{}\n", fmt::join(used, ", "), fmt::join(used, ", rt."));
   out += groups_.lines();
   if (!functions_.empty()) out += "local block = {}\n";
-  if (segments_in_table())
-    return out + "local segment = {}\n" + functions_ + segments + "\nreturn segment\n";
-  out += functions_ + segments + "\nreturn { ";
-  for (size_t i = 0; i < program_.segments.size(); ++i)
-    out += fmt::format("{}{} = {}", i == 0 ? "" : ", ", program_.segments[i].name,
-                       program_.segments[i].name);
+  std::vector<std::string> fields;
+  for (const Segment& segment : program_.segments) fields.push_back(segment.name);
+  if (!program_.step.empty()) fields.emplace_back("step");
+  if (segments_in_table()) {
+    out += "local segment = {}\n" + functions_ + segments + step_text(program_, groups_);
+    if (!program_.step.empty()) out += "segment.step = step\n";
+    return out + "\nreturn segment\n";
+  }
+  out += functions_ + segments + step_text(program_, groups_) + "\nreturn { ";
+  for (size_t i = 0; i < fields.size(); ++i)
+    out += fmt::format("{}{} = {}", i == 0 ? "" : ", ", fields[i], fields[i]);
   return out + " }\n";
 }
 
 std::set<std::string> FileWriter::reserved_names() {
-  std::set<std::string> names = {
-      "rt",      "aten",       "nnscaler",        "comm",   "hook",       "block",
-      "release", "accumulate", "accumulate_copy", "update", "random_key", "input",
-      "items",   "concat",     "given",           "seed",   "rest",       "i",
-      "_",       "unpack",     "require",         "math"};
+  std::set<std::string> names = {"rt",      "aten",       "nnscaler",
+                                 "comm",    "hook",       "block",
+                                 "release", "accumulate", "accumulate_copy",
+                                 "into",    "start_sums", "step",
+                                 "update",  "random_key", "input",
+                                 "items",   "concat",     "given",
+                                 "seed",    "rest",       "i",
+                                 "_",       "unpack",     "require",
+                                 "math"};
   names.insert(std::begin(kTables), std::end(kTables));
   names.erase("_");
   return names;
@@ -111,6 +121,7 @@ void FileWriter::write_instrs(const Segment& segment, size_t first, size_t last,
   auto loop = std::find_if(segment.loops.begin(), segment.loops.end(),
                            [&](const lower::Loop& l) { return l.first >= first; });
   for (size_t i = first; i < last;) {
+    start_sums(segment, i, w);
     if (&w == whole_ && w.lines().size() >= (cuts_.empty() ? 0 : cuts_.back()) + kMostLines)
       cuts_.push_back(w.lines().size());
     if (loop == segment.loops.end() || loop->first != i) {
@@ -121,6 +132,24 @@ void FileWriter::write_instrs(const Segment& segment, size_t first, size_t last,
     i = loop->last();
     ++loop;
   }
+}
+
+void FileWriter::start_sums(const Segment& segment, size_t after, FunctionWriter& w) {
+  for (const lower::SumStart& sum : segment.sums)
+    if (sum.after == after)
+      w.raw(fmt::format("if ctx.last then start_sums(ctx, {}) end", sum.set + 1));
+}
+
+void FileWriter::start_sums(const Segment& segment, const Run& run, FunctionWriter& w) {
+  std::string list;
+  for (size_t k = run.first; k + 1 < run.last; ++k)
+    for (const lower::SumStart& sum : segment.sums)
+      if (sum.after == segment.blocks[k].last)
+        list += fmt::format("{}[{}] = {}", list.empty() ? "" : ", ",
+                            last_part(segment.blocks[k].path), sum.set + 1);
+  if (list.empty()) return;
+  w.raw(wrap(fmt::format("if ctx.last then start_sums(ctx, ({{ {} }})[i]) end", list), kWidth - 4,
+             "      "));
 }
 
 std::string FileWriter::write_segment(const Segment& segment) {
@@ -153,10 +182,12 @@ std::string FileWriter::write_segment(const Segment& segment) {
   size_t next = 0;
   for (const Run& run : runs_of(segment)) {
     write_instrs(segment, next, segment.blocks[run.first].first, w);
+    start_sums(segment, segment.blocks[run.first].first, w);
     write_run(segment, run, w);
     next = segment.blocks[run.last - 1].last;
   }
   write_instrs(segment, next, segment.instrs.size(), w);
+  start_sums(segment, segment.instrs.size(), w);
   std::string results;
   if (program_.returns(segment))
     for (const graph::Nest& nest : program_.outputs)

@@ -125,6 +125,10 @@ class FileWriter {
                             const std::vector<size_t>& cuts) const;
   // Functions are locals of the file, of which LuaJIT allows 200.
   bool segments_in_table() const { return program_.segments.size() > 60; }
+  // Lines that start the sums which may after this many instructions.
+  static void start_sums(const Segment& segment, size_t after, FunctionWriter& w);
+  // The same in the loop over instances of a block.
+  static void start_sums(const Segment& segment, const Run& run, FunctionWriter& w);
 
   const Program& program_;
   Operators operators_;

@@ -56,6 +56,14 @@ std::string FunctionWriter::parameter(int slot, std::string_view tree) {
   return table + index_path(own ? name.substr(path_.size() + 1) : name);
 }
 
+std::string FunctionWriter::field_of(int slot, std::string_view tree) {
+  const std::string full = parameter(slot, tree);
+  const size_t at = full.back() == ']' ? full.rfind('[') : full.rfind('.');
+  std::string key = full.substr(at);
+  key = key.front() == '.' ? quoted(key.substr(1)) : key.substr(1, key.size() - 2);
+  return fmt::format("{}, {}", full.substr(0, at), key);
+}
+
 std::string FunctionWriter::expression(int slot) {
   if (const auto it = expression_.find(slot); it != expression_.end()) return it->second;
   const auto role = program_.slot(slot).role;
@@ -271,8 +279,9 @@ void FunctionWriter::call(const Instr& instr) {
     return;
   }
   const bool again = lower::is_again(instr);
-  std::string right =
-      again ? vjp(instr) : fmt::format("{}({})", operators_.call(instr.op), arguments(instr));
+  std::string list = again ? "" : arguments(instr);
+  if (instr.into >= 0) list += fmt::format(", into({})", field_of(instr.into, "g"));
+  std::string right = again ? vjp(instr) : fmt::format("{}({})", operators_.call(instr.op), list);
   const bool is_list = !again && returns_list(instr.op);
   // Trailing results that nobody wants are left out.
   size_t count = instr.outs.size();
@@ -298,9 +307,9 @@ void FunctionWriter::call(const Instr& instr) {
     left += (i == 0 ? "" : ", ") + name;
   }
   if (any_local && !all_local) {
-    std::string list;
-    for (const std::string& name : new_locals) list += (list.empty() ? "" : ", ") + name;
-    raw("local " + list);
+    std::string names;
+    for (const std::string& name : new_locals) names += (names.empty() ? "" : ", ") + name;
+    raw("local " + names);
   }
   put(fmt::format("{}{} = {}", any_local && all_local ? "local " : "", left, right), instr);
 }
@@ -373,16 +382,12 @@ void FunctionWriter::statement(const Instr& instr) {
     case InstrKind::accumulate:
     case InstrKind::update: {
       const bool gradient = instr.kind == InstrKind::accumulate;
-      const std::string full = parameter(instr.target, gradient ? "g" : "u");
-      // The table that holds the field, and the field.
-      size_t at = full.back() == ']' ? full.rfind('[') : full.rfind('.');
-      std::string key = full.substr(at);
-      key = key.front() == '.' ? quoted(key.substr(1)) : key.substr(1, key.size() - 2);
+      const std::string field = field_of(instr.target, gradient ? "g" : "u");
       const int value = lower::reads(instr)[0];
       const char* verb = !gradient                ? "update"
                          : lower::is_owned(instr) ? "accumulate"
                                                   : "accumulate_copy";
-      put(fmt::format("{}({}, {}, {})", verb, full.substr(0, at), key, expression(value)), instr);
+      put(fmt::format("{}({}, {})", verb, field, expression(value)), instr);
       if (gradient && lower::is_owned(instr)) freed(value);
       break;
     }

@@ -85,6 +85,8 @@ class FunctionWriter {
   std::string arguments(const Instr& instr);
   std::string vjp(const Instr& instr);
   std::string parameter(int slot, std::string_view tree);
+  // "dw.mlp.c_fc, 'weight'": the table that holds a parameter's field, and the field.
+  std::string field_of(int slot, std::string_view tree);
   std::string comment(const Instr& instr) const;
   void put(std::string code, const Instr& instr);
   void call(const Instr& instr);

@@ -67,23 +67,31 @@ Groups::Groups(const lower::Program& program) {
     names_[order_[k]] = k == 0                             ? "tp"
                         : order_.size() > kMostNamedGroups ? fmt::format("groups[{}]", k + 1)
                                                            : fmt::format("tp_{}", k + 1);
+  for (const lower::StepInstr& instr : program.step) {
+    const Shape ranks(instr.ranks.begin(), instr.ranks.end());
+    if (instr.kind != lower::StepKind::sum || !names_.emplace(ranks, "").second) continue;
+    sums_.push_back(ranks);
+    names_[ranks] = sums_.size() == 1 ? "dp" : fmt::format("dp_{}", sums_.size());
+  }
 }
 
 std::string Groups::lines() const {
   std::string out = order_.size() > kMostNamedGroups ? "local groups = {}\n" : "";
-  for (const Shape& ranks : order_) {
-    const std::string& name = names_.at(ranks);
-    out += wrap(fmt::format("{}{} = rt.group {{ {} }}", name.ends_with(']') ? "" : "local ", name,
-                            fmt::join(ranks, ", ")),
-                kWidth, "  ") +
-           "\n";
-  }
+  for (const auto* list : {&order_, &sums_})
+    for (const Shape& ranks : *list) {
+      const std::string& name = names_.at(ranks);
+      out += wrap(fmt::format("{}{} = rt.group {{ {} }}", name.ends_with(']') ? "" : "local ", name,
+                              fmt::join(ranks, ", ")),
+                  kWidth, "  ") +
+             "\n";
+    }
   return out;
 }
 
 std::vector<std::string> Groups::all_names() const {
   std::vector<std::string> out;
-  for (const Shape& ranks : order_) out.push_back(names_.at(ranks));
+  for (const auto* list : {&order_, &sums_})
+    for (const Shape& ranks : *list) out.push_back(names_.at(ranks));
   out.push_back("groups");
   return out;
 }

@@ -64,7 +64,7 @@ constexpr Key kKeys[] = {
   {"compute_config", group, "", "", "Devices of a plan and of the run."},
   {"compute_config.plan_ngpus", integer, "", "devices", "Devices that one plan spans (a scale unit); the number of ranks if not given, 1 under `dp` and `fsdp`.", true, 1, "", 65536},
   {"compute_config.runtime_ngpus", integer, "", "ranks", "All ranks, a multiple of plan_ngpus: each plan_ngpus of them train on samples of their own. The number of ranks if not given.", true, 1, "", 65536},
-  {"compute_config.reducer_bucket_cap_mb", number, "25", "MB", "Gradients are summed over ranks in buckets of at most this size.", false, 0.001, "", 1e6},
+  {"compute_config.reducer_bucket_cap_mb", number, "25", "MB", "Gradients are summed over ranks in buckets of at most this size.", true, 0.001, "", 1e6},
   {"pas_policy", function, "dp", "", "What is split and where it runs: a name of docs/policies.md (`dp`, `fsdp`, `megatron`, …), a module of your own, or `function(graph, cfg)`.", true},
   {"pas_config", map, "{}", "", "Keys of the policy.", true},
 

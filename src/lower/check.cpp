@@ -19,10 +19,12 @@ class Checker {
 
   void run() {
     for (const Segment& segment : program_.segments) check_segment(segment);
-    for (const ScheduleEntry& entry : program_.schedule)
-      if (std::none_of(program_.segments.begin(), program_.segments.end(),
-                       [&](const Segment& s) { return s.name == entry.segment; }))
-        broken("schedule names segment '{}', which does not exist", entry.segment);
+    where_ = "schedule: ";
+    for (const Action& action : program_.schedule)
+      if (std::none_of(program_.segments.begin(), program_.segments.end(), [&](const Segment& s) {
+            return letter_of(s.kind) == action.kind && s.stage == action.stage;
+          }))
+        broken("{} of stage {}, which has no such segment", action.kind, action.stage);
   }
 
  private:

@@ -79,7 +79,7 @@ std::vector<Event> events_of(const Program& program, const Segment& segment) {
 std::vector<Event> events_of(const Program& program, const std::vector<Action>& order) {
   std::map<std::pair<char, int>, std::vector<Event>> parts;
   for (const Segment& segment : program.segments)
-    parts[{"FBW"[static_cast<size_t>(segment.kind)], segment.stage}] = events_of(program, segment);
+    parts[{letter_of(segment.kind), segment.stage}] = events_of(program, segment);
   std::vector<Event> out;
   for (const Action& a : order)
     for (Event e : parts[{a.kind, a.stage}]) {
@@ -301,6 +301,27 @@ void check_gradients(const std::vector<const Program*>& programs, const plan::Pl
     }
 }
 
+// Ranks that sum gradients together must do so set by set.
+void check_sums(const std::vector<const Program*>& programs) {
+  using Sets = std::vector<std::vector<std::string>>;
+  std::vector<std::map<std::vector<int>, Sets>> all;  // by rank: ranks → names of each set
+  for (const Program* program : programs) {
+    auto& own = all.emplace_back();
+    for (const GradientSet& set : program->sets) {
+      if (set.ranks.empty()) continue;
+      auto& names = own[set.ranks].emplace_back();
+      for (int slot : set.parameters) names.push_back(program->slot(slot).name);
+    }
+  }
+  for (size_t r = 0; r < all.size(); ++r)
+    for (const auto& [ranks, sets] : all[r])
+      for (int other : ranks)
+        if (const auto& theirs = all.at(static_cast<size_t>(other));
+            !theirs.contains(ranks) || theirs.at(ranks) != sets)
+          broken("ranks {} and {} sum other sets of gradients over ranks {}", r, other,
+                 fmt::join(ranks, ","));
+}
+
 }  // namespace
 
 void check_ranks(const std::vector<const Program*>& programs, const plan::Plan& plan) {
@@ -318,7 +339,10 @@ void check_ranks(const std::vector<const Program*>& programs, const plan::Plan& 
     events.push_back(events_of(*program, orders.at(static_cast<size_t>(row))));
   }
   Play(std::move(events)).run();
-  if (training) check_gradients(programs, plan);
+  if (training) {
+    check_gradients(programs, plan);
+    check_sums(programs);
+  }
 }
 
 }  // namespace nns::lower

@@ -53,6 +53,7 @@ class Likeness {
     add(fmt::format("{} {} {} {}:{}", static_cast<int>(instr.kind), instr.op, instr.module,
                     instr.loc.file, instr.loc.line));
     if (instr.target >= 0) add(program_.slot(instr.target).name);
+    if (instr.into >= 0) add("into " + program_.slot(instr.into).name);
     for (const NamedArg& a : instr.args) {
       add(a.name);
       std::visit([&](const auto& value) { argument(value); }, a.value);

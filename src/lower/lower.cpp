@@ -6,7 +6,9 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "lower/gradients.h"
 #include "lower/passes.h"
+#include "lower/schedule/pipeline.h"
 #include "lower/skeleton.h"
 #include "lower/stage.h"
 
@@ -51,6 +53,7 @@ class Lowering {
     reuse_memory(program);
     find_blocks(program);
     insert_releases(program);
+    write_in_place(program);
     const Holes holes = peers_.holes();
     check_filled(program, holes);
     const Memory bytes = memory(program);
@@ -83,6 +86,22 @@ class Lowering {
     program.tags = layouts.tags();
     for (const std::string& text : layouts.fitted().notes) e_.note(text);
     out_.warnings = layouts.fitted().warnings;
+    write_schedule();
+  }
+
+  void write_schedule() {
+    Program& program = out_.program;
+    const plan::Plan* plan = common_.options.plan.get();
+    if (plan == nullptr || plan->stages == 1) {
+      program.schedule = {{'F', 0, 0}};
+      if (graph_.training) program.schedule.push_back({'B', 0, 0});
+      return;
+    }
+    program.micro_batches = graph_.training ? plan->micro_batches : lanes_of(*plan);
+    const Schedule schedule = graph_.training ? schedule_of(*plan, program.micro_batches)
+                                              : inference_of(*plan, program.micro_batches);
+    const int row = pipeline_rank(*plan, peers_.device());
+    program.schedule = schedule.orders.at(static_cast<size_t>(row));
   }
 
   void bind_leaves() {

@@ -21,8 +21,13 @@ struct Options {
   // on one device.
   std::shared_ptr<const plan::Plan> plan;
   int rank = 0;
-  // Of the first graph under the plan: weights rest as they do there.
+  // Of the first graph under the plan: weights rest as they do there, and gradients form the sets
+  // that they form there.
   std::shared_ptr<const Skeleton> first;
+  // Whether the step of the optimizer stands in the program; later graphs of a model use that of
+  // the first one.
+  bool step = true;
+  int64_t set_bytes = 25 << 20;  // the most that a set of gradients takes which ranks sum
   // The graph is a module inside a hand-written model: backward takes a gradient of each result
   // that has one and gives those of the inputs that want one.
   bool embedded = false;

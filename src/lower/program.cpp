@@ -1,7 +1,7 @@
 // Text and hash of a Program.
 #include "lower/program_json.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <set>
 
@@ -66,7 +66,9 @@ std::string instr_text(const Program& program, const Instr& instr) {
     line += fmt::format("{}{}{}{}", i == 0 ? "" : ", ", a.name, a.name.empty() ? "" : "=",
                         graph::to_text(a.value));
   }
-  return line + ")";
+  line += ")";
+  if (instr.into >= 0) line += fmt::format(" into {}", program.slot(instr.into).name);
+  return line;
 }
 
 // All that executes; source places only on demand.
@@ -83,6 +85,10 @@ std::string write_text(const Program& program, bool locations) {
   leaves("constant", program.constants);
   for (size_t i = 0; i < program.constant_data.size(); ++i)
     text += fmt::format("  data {} {}\n", i, hex(hash_bytes(program.constant_data[i])));
+  for (const GradientSet& set : program.sets)
+    text += fmt::format("  gradients {}{}{}{}\n", slots_text(set.parameters),
+                        set.ranks.empty() ? "" : " summed over ", fmt::join(set.ranks, " "),
+                        set.late ? " of other graphs" : "");
   for (const Segment& segment : program.segments) {
     text += fmt::format("segment {}{}\n", segment.name,
                         segment.stage > 0 ? fmt::format(" of stage {}", segment.stage) : "");
@@ -93,7 +99,13 @@ std::string write_text(const Program& program, bool locations) {
     for (const Loop& loop : segment.loops)
       text += fmt::format("  loop at {}: {} times {}\n", loop.first, loop.count, loop.size);
     size_t block = 0;
+    auto sum = segment.sums.begin();
+    const auto sums_at = [&](size_t i) {
+      for (; sum != segment.sums.end() && sum->after == i; ++sum)
+        text += fmt::format("  sums up to {} may start\n", sum->set);
+    };
     for (size_t i = 0; i < segment.instrs.size(); ++i) {
+      sums_at(i);
       if (block < segment.blocks.size() && segment.blocks[block].first == i)
         text +=
             fmt::format("  block {} {}\n", segment.blocks[block].body, segment.blocks[block].path);
@@ -107,14 +119,19 @@ std::string write_text(const Program& program, bool locations) {
         ++block;
       }
     }
+    sums_at(segment.instrs.size());
   }
   for (const graph::Nest& nest : program.outputs) text += "output " + graph::to_text(nest) + "\n";
   if (program.embedded) text += "embedded\n";
   for (const auto& [name, slot] : program.seeds) text += fmt::format("seed {} %{}\n", name, slot);
   for (const auto& [name, slot] : program.input_gradients)
     text += fmt::format("input gradient {} %{}\n", name, slot);
-  for (const ScheduleEntry& entry : program.schedule)
-    text += fmt::format("schedule {} +{}\n", entry.segment, entry.micro_batch);
+  if (!program.step.empty()) text += "step\n" + to_text(program.step);
+  text += "schedule";
+  for (const Action& action : program.schedule)
+    text += fmt::format(" {}{}{}", action.kind, action.micro,
+                        action.stage > 0 ? fmt::format("@{}", action.stage) : "");
+  text += "\n";
   return text;
 }
 

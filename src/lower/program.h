@@ -9,6 +9,8 @@
 
 #include "graph/graph.h"
 #include "lower/layout.h"
+#include "lower/schedule/schedule.h"
+#include "lower/step.h"
 
 namespace nns::lower {
 
@@ -50,7 +52,8 @@ struct Instr {
   std::vector<NamedArg> args;  // ValueRef ids are slot ids
   std::vector<int> outs;       // slot ids; -1: result not wanted
   int target = -1;             // accumulate, update
-  int node = -1;               // graph node it comes from
+  int into = -1;  // call: parameter slot, in whose gradient's place the first addend is made
+  int node = -1;  // graph node it comes from
   std::string module;
   SourceLoc loc;
 };
@@ -71,9 +74,27 @@ struct Loop {
   size_t last() const { return first + size * count; }
 };
 
+// Gradients of one dtype that are summed over the same ranks: neighbours in one flat storage, in
+// this order. Those that are summed nowhere form sets too, of separate tensors.
+struct GradientSet {
+  std::vector<int> ranks;       // global; empty: no sum
+  std::vector<int> parameters;  // slots
+  bool late = false;            // summed where other graphs have gradients of it: this one has none
+};
+
+// A place in backward at which all gradients of the sets up to `set` have their last addends.
+struct SumStart {
+  size_t after = 0;  // so many instructions of the segment; outside of blocks
+  int set = 0;       // of Program::sets
+};
+
 // What a segment does of its stage's work. Where weight gradients are apart, `backward` makes those
 // of activations and `weight` the rest.
 enum class SegmentKind { forward, backward, weight };
+// F, B or W, as in actions of a schedule.
+inline char letter_of(SegmentKind kind) {
+  return "FBW"[static_cast<size_t>(kind)];
+}
 
 struct Segment {
   std::string
@@ -86,11 +107,7 @@ struct Segment {
   std::vector<Instr> instrs;
   std::vector<BlockRun> blocks;  // disjoint, ascending
   std::vector<Loop> loops;       // disjoint, ascending, each inside of one block or of none
-};
-
-struct ScheduleEntry {
-  std::string segment;
-  int micro_batch = 0;  // relative to the pattern's first
+  std::vector<SumStart> sums;    // ascending; none where sums wait for the end of the step
 };
 
 struct Program {
@@ -102,11 +119,15 @@ struct Program {
   std::vector<int> parameters, buffers, constants;  // slot ids
   std::vector<std::string> constant_data;           // elements of each constant, as in graph::Value
   std::vector<Share> shares;                        // of each parameter; empty on one rank
-  std::vector<Segment> segments;                    // stage after stage: forward, backward, weight
-  int last_stage = 0;                               // the one that returns loss and results
-  int tags = 0;  // messages between stages have tags below it, times micro-batches
-  // One period of the micro-batch loop (one device: forward, backward of micro-batch 0).
-  std::vector<ScheduleEntry> schedule;
+  std::vector<GradientSet> sets;                    // of all gradients, in the order of their sums
+  OptimizerStep step;  // of the first training graph; empty in others, which use that one
+  std::vector<Segment> segments;  // stage after stage: forward, backward, weight
+  int last_stage = 0;             // the one that returns loss and results
+  int tags = 0;                   // messages between stages have tags below it, times micro-batches
+  // What the rank runs in a step of `micro_batches`, in order; with one stage that of the first
+  // micro-batch, which the others repeat.
+  std::vector<Action> schedule;
+  int micro_batches = 1;
   std::vector<graph::Nest> outputs;  // nested results of forward on slot ids
   // Of a module inside a hand-written model: what backward takes for each result ("1", "2.h.0") and
   // gives for each input, as (name, slot). Keys of random numbers begin with the module's path.

@@ -129,6 +129,7 @@ void write_instr(Writer& w, const Instr& instr) {
   });
   if (!instr.outs.empty()) w.key("outs"), w.numbers(instr.outs);
   if (instr.target >= 0) w.key("target"), w.number(instr.target);
+  if (instr.into >= 0) w.key("into"), w.number(instr.into);
   if (instr.node >= 0) w.key("node"), w.number(instr.node);
   if (!instr.module.empty()) w.key("module"), w.text(instr.module);
   if (instr.loc.line > 0) w.key("place"), write_place(w, instr.loc);
@@ -160,6 +161,21 @@ void write_segment(Writer& w, const Segment& s) {
     w.key("count"), w.number(static_cast<int64_t>(loop.count));
     w.close();
   });
+  w.key("sums"), w.list(s.sums, [&](const SumStart& sum) {
+    w.open();
+    w.key("after"), w.number(static_cast<int64_t>(sum.after));
+    w.key("set"), w.number(sum.set);
+    w.close();
+  });
+  w.close();
+}
+
+void write_step(Writer& w, const StepInstr& instr) {
+  w.open();
+  w.key("kind"), w.text(name_of(instr.kind));
+  w.key("set"), w.number(instr.set);
+  w.key("ranks"), w.numbers(instr.ranks);
+  w.key("holders"), w.number(instr.holders);
   w.close();
 }
 
@@ -209,12 +225,22 @@ std::string to_json(const Lowered& lowered) {
   w.key("segments"), w.list(p.segments, [&](const Segment& s) { write_segment(w, s); });
   w.key("last_stage"), w.number(p.last_stage);
   w.key("tags"), w.number(p.tags);
-  w.key("schedule"), w.list(p.schedule, [&](const ScheduleEntry& e) {
+  w.key("sets"), w.list(p.sets, [&](const GradientSet& set) {
     w.open();
-    w.key("segment"), w.text(e.segment);
-    w.key("micro_batch"), w.number(e.micro_batch);
+    w.key("ranks"), w.numbers(set.ranks);
+    w.key("parameters"), w.numbers(set.parameters);
+    w.key("late"), w.flag(set.late);
     w.close();
   });
+  w.key("step"), w.list(p.step, [&](const StepInstr& instr) { write_step(w, instr); });
+  w.key("schedule"), w.list(p.schedule, [&](const Action& action) {
+    w.open();
+    w.key("kind"), w.text(std::string(1, action.kind));
+    w.key("stage"), w.number(action.stage);
+    w.key("micro_batch"), w.number(action.micro);
+    w.close();
+  });
+  w.key("micro_batches"), w.number(p.micro_batches);
   w.key("outputs"), w.list(p.outputs, [&](const graph::Nest& n) { w.raw(graph::to_json(n)); });
   w.key("embedded"), w.flag(p.embedded);
   w.key("seeds"), pairs(p.seeds);

@@ -63,6 +63,8 @@ constexpr std::array kRoles{SlotRole::input,    SlotRole::parameter,  SlotRole::
                             SlotRole::constant, SlotRole::activation, SlotRole::gradient};
 constexpr std::array kInstrs{InstrKind::call, InstrKind::release, InstrKind::accumulate,
                              InstrKind::update};
+constexpr std::array kSteps{StepKind::sum,  StepKind::scale,  StepKind::norm,
+                            StepKind::clip, StepKind::update, StepKind::gather};
 
 Slot read_slot(const Json& j, const std::string& path) {
   Fields f(j, path);
@@ -101,6 +103,7 @@ Instr read_instr(const Json& j, const std::string& path) {
   instr.args = f.take("args", list_reader(graph::read_named_arg));
   if (j.contains("outs")) instr.outs = f.take("outs", list_reader(read_id));
   if (j.contains("target")) instr.target = f.take("target", read_count);
+  if (j.contains("into")) instr.into = f.take("into", read_count);
   if (j.contains("node")) instr.node = f.take("node", read_count);
   if (j.contains("module")) instr.module = f.take("module", read_string);
   if (j.contains("place")) instr.loc = f.take("place", read_place);
@@ -129,6 +132,15 @@ Loop read_loop(const Json& j, const std::string& path) {
   return loop;
 }
 
+SumStart read_sum(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  SumStart sum;
+  sum.after = static_cast<size_t>(f.take("after", read_count));
+  sum.set = f.take("set", read_count);
+  f.done();
+  return sum;
+}
+
 Segment read_segment(const Json& j, const std::string& path) {
   Fields f(j, path);
   Segment s;
@@ -146,6 +158,7 @@ Segment read_segment(const Json& j, const std::string& path) {
   s.instrs = f.take("instrs", list_reader(read_instr));
   s.blocks = f.take("blocks", list_reader(read_block));
   s.loops = f.take("loops", list_reader(read_loop));
+  s.sums = f.take("sums", list_reader(read_sum));
   f.done();
   return s;
 }
@@ -170,13 +183,39 @@ Fallback read_fallback(const Json& j, const std::string& path) {
   return fallback;
 }
 
-ScheduleEntry read_entry(const Json& j, const std::string& path) {
+GradientSet read_set(const Json& j, const std::string& path) {
   Fields f(j, path);
-  ScheduleEntry entry;
-  entry.segment = f.take("segment", read_string);
-  entry.micro_batch = f.take("micro_batch", read_count);
+  GradientSet set;
+  set.ranks = f.take("ranks", read_counts);
+  set.parameters = f.take("parameters", read_counts);
+  set.late = f.take("late", read_bool);
   f.done();
-  return entry;
+  return set;
+}
+
+StepInstr read_step(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  StepInstr instr;
+  instr.kind = f.take("kind", kind_reader(kSteps));
+  instr.set = f.take("set", read_count);
+  instr.ranks = f.take("ranks", read_counts);
+  instr.holders = f.take("holders", read_count);
+  f.done();
+  return instr;
+}
+
+Action read_action(const Json& j, const std::string& path) {
+  Fields f(j, path);
+  Action action;
+  action.kind = f.take("kind", [](const Json& kind, const std::string& place) {
+    for (const char letter : {'F', 'B', 'W'})
+      if (kind == std::string(1, letter)) return letter;
+    refuse(place, kind, "F, B or W");
+  });
+  action.stage = f.take("stage", read_count);
+  action.micro = f.take("micro_batch", read_count);
+  f.done();
+  return action;
 }
 
 // --- what fields say of each other ---------------------------------------------------------------
@@ -209,6 +248,20 @@ class Checker {
         if (rank >= p_.world) broken(fmt::format("a share of rank {} of {}", rank, p_.world));
     if (p_.segments.empty()) broken("no segment");
     for (const Segment& s : p_.segments) segment(s);
+    for (const GradientSet& set : p_.sets) {
+      leaves(set.parameters, SlotRole::parameter);
+      ranks(set.ranks);
+    }
+    for (const StepInstr& instr : p_.step) {
+      if (static_cast<size_t>(instr.set) >= p_.sets.size())
+        broken(fmt::format("{} of set {} of {}", name_of(instr.kind), instr.set, p_.sets.size()));
+      ranks(instr.ranks);
+    }
+    for (const Action& action : p_.schedule)
+      if (std::none_of(p_.segments.begin(), p_.segments.end(), [&](const Segment& s) {
+            return letter_of(s.kind) == action.kind && s.stage == action.stage;
+          }))
+        broken(fmt::format("{} of stage {} without a segment", action.kind, action.stage));
     for (const graph::Nest& nest : p_.outputs) nested(nest);
     for (const auto* list : {&p_.seeds, &p_.input_gradients})
       for (const auto& [name, id] : *list) slot(id);
@@ -227,6 +280,10 @@ class Checker {
     for (int id : ids)
       if (p_.slot(id).role != role) broken(fmt::format("slot {} is not a {}", id, name_of(role)));
   }
+  void ranks(const std::vector<int>& list) const {
+    for (int rank : list)
+      if (rank >= p_.world) broken(fmt::format("a sum of rank {} of {}", rank, p_.world));
+  }
   void optional(int id) const {
     if (id >= 0) slot(id);
   }
@@ -238,6 +295,7 @@ class Checker {
     }
     for (int out : i.outs) optional(out);
     optional(i.target);
+    optional(i.into);
     const bool targets = i.kind == InstrKind::accumulate || i.kind == InstrKind::update;
     if (targets != (i.target >= 0)) broken(fmt::format("{} of slot {}", name_of(i.kind), i.target));
     if (i.kind == InstrKind::call && i.op.empty()) broken("a call of nothing");
@@ -257,6 +315,9 @@ class Checker {
         broken(fmt::format("a loop from {} to {} of {}", loop.first, loop.last(), s.name));
       end = loop.last();
     }
+    for (const SumStart& sum : s.sums)
+      if (sum.after > s.instrs.size() || static_cast<size_t>(sum.set) >= p_.sets.size())
+        broken(fmt::format("sums up to set {} after {} of {}", sum.set, sum.after, s.name));
   }
   void nested(const graph::Nest& nest) const {
     if (const auto* ref = std::get_if<ValueRef>(&nest.node)) optional(ref->id);
@@ -295,7 +356,10 @@ Lowered from_json(std::string_view text) {
   p.segments = f.take("segments", list_reader(read_segment));
   p.last_stage = f.take("last_stage", read_count);
   p.tags = f.take("tags", read_count);
-  p.schedule = f.take("schedule", list_reader(read_entry));
+  p.sets = f.take("sets", list_reader(read_set));
+  p.step = f.take("step", list_reader(read_step));
+  p.schedule = f.take("schedule", list_reader(read_action));
+  p.micro_batches = f.take("micro_batches", read_count);
   p.outputs = f.take("outputs", list_reader(graph::read_nest));
   p.embedded = f.take("embedded", read_bool);
   p.seeds = f.take("seeds", pair_reader(read_string, read_count));

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "lower/check_ranks.h"
+#include "lower/gradients.h"
 #include "lower/passes.h"
 #include "lower/schedule/pipeline.h"
 
@@ -16,7 +17,7 @@ namespace {
 constexpr int kMostCompared = 64;
 
 Common common_of(std::shared_ptr<const graph::Graph> graph, Options options) {
-  Common common{std::move(graph), std::move(options), {}, 0, false, true};
+  Common common{std::move(graph), std::move(options), {}, 0, false, true, {}, {}};
   const auto& plan = common.options.plan;
   if (common.options.embedded && plan && plan->stages > 1)
     throw Error(ErrorKind::plan,
@@ -39,6 +40,11 @@ Common common_of(std::shared_ptr<const graph::Graph> graph, Options options) {
         *common.graph, lane == 0 ? plan : std::make_shared<const plan::Plan>(lane_of(*plan, lane)),
         rests));
   common.graph_hash = graph::exact_hash(*common.graph);
+  if (!common.graph->training) return common;
+  for (int id : common.graph->parameters)
+    if (const auto& value = common.graph->value({id}); value.requires_grad)
+      common.trainable.insert(value.name);
+  common.reached = reached_by_gradients(*common.graph, common.options.embedded);
   return common;
 }
 
@@ -159,7 +165,27 @@ Lowered Skeleton::project(int rank) const {
     if (slot.role == SlotRole::parameter && !program.shares.empty())
       program.shares[parameter++] = seat.share(leaf.value);
   }
+  if (program.training) add_step(program);
   return out;
+}
+
+// The sets of gradients, where backward may sum them, and their step.
+void Skeleton::add_step(Program& program) const {
+  const plan::Plan* plan = common_.options.plan.get();
+  // Whether ranks that sum gradients run the same calls in the same order. In lockstep a unit's
+  // last backward may be an idle one, which completes no gradient.
+  const bool lockstep =
+      plan != nullptr && plan->weights == plan::WeightHome::sharded && plan->units() > 1;
+  const bool alike = plan == nullptr || (plan->stages == 1 && !lockstep);
+  const Skeleton* first = common_.options.first.get();
+  if (first != nullptr && first->common_.graph->training)
+    program.sets = gradient_sets_of(first->project(program.rank).program, program);
+  else
+    program.sets = gradient_sets(program, common_.options.set_bytes, common_.reached,
+                                 common_.trainable, alike);
+  if (common_.options.step) program.step = make_step(program);
+  if (alike) mark_sums(program);
+  check_step(program);
 }
 
 std::vector<std::vector<int>> Skeleton::classes() const {
@@ -169,12 +195,6 @@ std::vector<std::vector<int>> Skeleton::classes() const {
   for (auto& [made, list] : ranks) out.push_back(std::move(list));
   std::sort(out.begin(), out.end());
   return out;
-}
-
-std::vector<Traffic> Skeleton::traffic(int rank, int64_t bucket_bytes,
-                                       const std::set<std::string>& others) const {
-  const Program program = project(rank).program;
-  return lower::traffic(program, buckets(program, bucket_bytes, others));
 }
 
 bool Skeleton::check() const {

@@ -5,6 +5,8 @@
 
 #include <map>
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "lower/lower.h"
@@ -36,6 +38,9 @@ struct Common {
   uint64_t graph_hash = 0;
   bool split_backward = false;  // weight gradients apart
   bool ordered = true;          // every rank sees the micro-batches of its stages in order
+  // Names of parameters of a training graph: those that an optimizer may update, and of them those
+  // from which a path of gradients leads to what is differentiated.
+  std::set<std::string> trainable, reached;
 };
 
 // Lowers for `seats`, ranks of one device each that run the same stages; the first one is in the
@@ -59,8 +64,7 @@ class Skeleton {
   std::vector<std::vector<int>> classes() const;
   // Bytes of a micro-batch on a rank, and what it sends (traffic.h).
   const Memory& memory(int rank) const { return class_of(rank).memory; }
-  std::vector<Traffic> traffic(int rank, int64_t bucket_bytes,
-                               const std::set<std::string>& others) const;
+  std::vector<Traffic> traffic(int rank) const { return lower::traffic(project(rank).program); }
   // Checks the Program of every class by itself and, where there are at most 64 ranks, those of all
   // ranks against each other (check_ranks.h); returns whether it did that too.
   bool check() const;
@@ -70,6 +74,7 @@ class Skeleton {
   int kind_of(int rank) const;
   std::vector<int> alike(int rank) const;
   Seat seat(int rank) const;
+  void add_step(Program& program) const;
 
   Common common_;
   bool alone_;

@@ -449,7 +449,6 @@ Segment& StageLowering::add_segment(SegmentKind kind) {
   segment.name = names[static_cast<size_t>(kind)] + suffix_;
   segment.kind = kind;
   segment.stage = where_.stage();
-  out_.program.schedule.push_back({segment.name, 0});
   return segment;
 }
 

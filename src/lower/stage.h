@@ -59,7 +59,9 @@ class StageLowering {
   Ref turn_of(Ref value, const NodePlacement& placed, size_t i, int turn);
   void join(const graph::Node& node, size_t k);
   void emit_hook(const graph::Node& node, bool before, std::vector<Ref> tensors);
-  void emit_send(Ref x, const Layout& from, const Layout& to, const Shape& shape, int64_t tag);
+  // A gradient of a micro-batch that counts for nothing is sent as zeros.
+  void emit_send(Ref x, const Layout& from, const Layout& to, const Shape& shape, int64_t tag,
+                 bool gradient = false);
   Ref emit_receive(const TensorType& type, Shape moves, int64_t tag, const std::string& name);
   void receive_values(std::vector<Instr>& instrs);
   void send_value(int id);

@@ -8,23 +8,23 @@ namespace {
 
 // Tags of a micro-batch start at ctx.tag.
 const graph::Symbol kFirstTag{"$tag"};
+// Whether the micro-batch counts for nothing.
+const graph::Symbol kEmpty{"$empty"};
 
 }  // namespace
 
 void StageLowering::emit_send(Ref x, const Layout& from, const Layout& to, const Shape& shape,
-                              int64_t tag) {
+                              int64_t tag, bool gradient) {
   const auto moves = moves_between(from, to, shape);
   if (!peers_.alike([&](int device) {
         return std::any_of(moves.begin(), moves.end(),
                            [&](const Move& m) { return m.source == device; });
       }))
     return unsent_.push_back(x.id);
-  e_.call_typed("comm::send",
-                {{"self", x},
-                 {"moves", exchange_.sends(from, to, shape)},
-                 {"tag", tag},
-                 {"first", kFirstTag}},
-                {});
+  std::vector<NamedArg> args{
+      {"self", x}, {"moves", exchange_.sends(from, to, shape)}, {"tag", tag}, {"first", kFirstTag}};
+  if (gradient) args.push_back({"empty", kEmpty});
+  e_.call_typed("comm::send", std::move(args), {});
 }
 
 Ref StageLowering::emit_receive(const TensorType& type, Shape moves, int64_t tag,
@@ -102,7 +102,7 @@ void StageLowering::send_gradients(const std::vector<Ref>& gradients) {
                        : Ref{};
     if (gradient.id < 0) gradient = e_.zeros(slot, e_.type(slot));
     emit_send(gradient, layouts_.arrival(id, where_.stage()), layouts_.departure(id), shape,
-              layouts_.tag(id, where_.stage(), true));
+              layouts_.tag(id, where_.stage(), true), true);
   }
 }
 

@@ -1,7 +1,6 @@
 #include "lower/traffic.h"
 
 #include <algorithm>
-#include <map>
 
 #include "lower/uses.h"
 
@@ -57,7 +56,7 @@ int64_t sent_by_all_reduce(int64_t elements, int64_t ranks, int64_t position) {
   return elements - own + (ranks - 1) * own;
 }
 
-std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& buckets) {
+std::vector<Traffic> traffic(const Program& program) {
   std::vector<Traffic> out;
   const auto add = [&](Traffic t) {
     for (Traffic& known : out)
@@ -91,68 +90,15 @@ std::vector<Traffic> traffic(const Program& program, const std::vector<Bucket>& 
            elements(program, instr, kind, ranks) * width,
            scatter || self.role == SlotRole::parameter});
     }
-  for (const Bucket& bucket : buckets) {
+  for (const GradientSet& set : program.sets) {
+    if (set.ranks.empty() || set.parameters.empty() || set.late) continue;
     int64_t sum = 0;
-    for (int slot : bucket.parameters) sum += numel(program.slot(slot).type.shape);
-    const std::vector<int64_t> ranks(bucket.ranks.begin(), bucket.ranks.end());
-    const int64_t width = size_of(program.slot(bucket.parameters.at(0)).type.dtype);
+    for (int slot : set.parameters) sum += numel(program.slot(slot).type.shape);
+    const std::vector<int64_t> ranks(set.ranks.begin(), set.ranks.end());
+    const int64_t width = size_of(program.slot(set.parameters.at(0)).type.dtype);
     add({"step", "all_reduce", static_cast<int>(ranks.size()), 1,
          reduced(sum, ranks, program.rank) * width});
   }
-  return out;
-}
-
-std::vector<Bucket> buckets(const Program& program, int64_t bytes,
-                            const std::set<std::string>& others) {
-  std::vector<Bucket> out;
-  std::vector<int> order;  // parameters by their last accumulation
-  for (const Segment& segment : program.segments)
-    for (const Instr& instr : segment.instrs) {
-      if (instr.kind != InstrKind::accumulate) continue;
-      std::erase(order, instr.target);
-      order.push_back(instr.target);
-    }
-  for (int slot : program.parameters)
-    if (others.contains(program.slot(slot).name) &&
-        std::find(order.begin(), order.end(), slot) == order.end())
-      order.push_back(slot);
-  if (program.tags > 0) {
-    const std::set<int> present(order.begin(), order.end());
-    order.clear();
-    for (int slot : program.parameters)
-      if (present.contains(slot)) order.push_back(slot);
-  }
-  std::map<int, const Share*> shares;
-  for (size_t i = 0; i < program.shares.size(); ++i)
-    shares[program.parameters[i]] = &program.shares[i];
-  struct Open {
-    Bucket bucket;
-    int64_t bytes = 0;
-  };
-  std::map<std::pair<std::vector<int>, DType>, Open> open;
-  for (int slot : order) {
-    const auto share = shares.find(slot);
-    if (share == shares.end() || share->second->reduce.empty()) continue;
-    const TensorType& type = program.slot(slot).type;
-    Open& o = open[{share->second->reduce, type.dtype}];
-    if (o.bytes > 0 && o.bytes + bytes_of(type) > bytes) {
-      out.push_back(std::move(o.bucket));
-      o = {};
-    }
-    o.bucket.ranks = share->second->reduce;
-    o.bucket.parameters.push_back(slot);
-    o.bytes += bytes_of(type);
-  }
-  // The rest in the order in which their last gradients come.
-  std::vector<Bucket> rest;
-  for (auto& [key, o] : open)
-    if (!o.bucket.parameters.empty()) rest.push_back(std::move(o.bucket));
-  const auto last = [&](const Bucket& b) {
-    return std::find(order.begin(), order.end(), b.parameters.back());
-  };
-  std::stable_sort(rest.begin(), rest.end(),
-                   [&](const Bucket& a, const Bucket& b) { return last(a) < last(b); });
-  for (Bucket& b : rest) out.push_back(std::move(b));
   return out;
 }
 

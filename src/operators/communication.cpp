@@ -13,6 +13,9 @@ namespace {
 
 using B = Backward;
 
+// Whether the micro-batch counts for nothing: what other ranks wait for are zeros then.
+const graph::Symbol kEmpty{"$empty"};
+
 Ref emit(B& b, const char* op, std::vector<NamedArg> args) {
   args.insert(args.begin(), {"self", b.grad()});
   return b.e.call_typed(op, std::move(args), {b.type("self")}).front();
@@ -78,7 +81,8 @@ bool gather_weight(Forward& f) {
   return plain_all_gather(f);
 }
 void scatter_gradient(B& b) {
-  b.give("self", emit(b, "comm::scatter_gradient", {same(b, "dim"), same(b, "group")}));
+  b.give("self",
+         emit(b, "comm::scatter_gradient", {same(b, "dim"), same(b, "group"), {"empty", kEmpty}}));
 }
 
 // R → D: a local slice.
@@ -119,7 +123,8 @@ void move_back(B& b) {
   b.give("self", emit(b, "comm::move",
                       {{"shape", b.shape("self")},
                        {"sends", b.arg("back_sends")},
-                       {"receives", b.arg("back_receives")}}));
+                       {"receives", b.arg("back_receives")},
+                       {"empty", kEmpty}}));
 }
 
 // R → V: the first keeps the value, the others hold zeros; each gradient is whole.
@@ -147,15 +152,17 @@ void add_communication(Records& records) {
       C::all_gather, rewrite(plain_all_gather, all_gather));
   add("comm::reduce_scatter(Tensor self, int dim, int[] group) -> Tensor", C::reduce_scatter,
       gradient(reduce_scatter));
-  add("comm::scatter_gradient(Tensor self, int dim, int[] group) -> Tensor", C::scatter_gradient);
+  add("comm::scatter_gradient(Tensor self, int dim, int[] group, bool empty=False) -> Tensor",
+      C::scatter_gradient);
   add("comm::all_to_all(Tensor self, int dim, int from, int whole, int[] group) -> Tensor",
       C::all_to_all, gradient(all_to_all));
   add("comm::value_chunk(Tensor self, int[] group) -> Tensor", C::value_chunk,
       gradient(value_chunk));
-  add("comm::move(Tensor self, int[] shape, int[] sends, int[] receives, int[] back_sends=[], "
+  add("comm::move(Tensor self, int[] shape, int[] sends, int[] receives, bool empty=False, int[] "
+      "back_sends=[], "
       "int[] back_receives=[]) -> Tensor",
       C::move, rewrite(move, move_back));
-  add("comm::send(Tensor self, int[] moves, int tag, int first) -> ()", C::send);
+  add("comm::send(Tensor self, int[] moves, int tag, int first, bool empty=False) -> ()", C::send);
   add("comm::receive(int[] shape, int[] moves, int tag, int first, *, ScalarType dtype) -> Tensor",
       C::receive);
   add("comm::chunk(Tensor self, int dim, int start, int length, int[] group) -> Tensor", C::adapter,

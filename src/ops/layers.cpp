@@ -28,14 +28,19 @@ at::Tensor linear_input(const at::Tensor& grad_output, const at::Tensor& weight)
   return at::mm(as_matrix(grad_output), weight).view(sizes);
 }
 
-// The same with respect to the weight: [outputs, inputs].
-at::Tensor linear_weight(const at::Tensor& grad_output, const at::Tensor& input) {
+// The same with respect to the weight: [outputs, inputs]; written into `out`, of as many elements,
+// if given.
+at::Tensor linear_weight(const at::Tensor& grad_output, const at::Tensor& input,
+                         const OptionalTensor& out) {
   if (grad_output.dim() < 1 || input.dim() != grad_output.dim() ||
       input.sizes().slice(0, input.dim() - 1) !=
           grad_output.sizes().slice(0, grad_output.dim() - 1))
     fail(ErrorKind::usage, "[ops.linear_weight] a gradient of {} and an input of {} dimensions",
          grad_output.dim(), input.dim());
-  return at::mm(as_matrix(grad_output).t(), as_matrix(input));
+  const at::Tensor left = as_matrix(grad_output).t(), right = as_matrix(input);
+  if (!out) return at::mm(left, right);
+  at::Tensor result = out->view({left.size(0), right.size(1)});
+  return at::mm_out(result, left, right);
 }
 
 std::vector<int64_t> trailing(const at::Tensor& input, at::IntArrayRef normalized) {
@@ -82,7 +87,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
 
 TORCH_LIBRARY_FRAGMENT(nnscaler, m) {
   m.def("linear_input(Tensor grad_output, Tensor weight) -> Tensor");
-  m.def("linear_weight(Tensor grad_output, Tensor input) -> Tensor");
+  m.def("linear_weight(Tensor grad_output, Tensor input, Tensor? out=None) -> Tensor");
   m.def(
       "rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float eps) "
       "-> (Tensor, Tensor)");

@@ -32,16 +32,63 @@ int release(lua_State* L) {
   return 0;
 }
 
-// accumulate(gradients, key, x): gradients[key] += x. The first x becomes the gradient itself; any
-// other is released.
+// A table of gradients may have a metatable with `home(table, key)`: the tensor in which the
+// gradient lies, or nil. Others become gradients as they are.
+
+// Bytes of gradients that were made elsewhere and copied to where they lie.
+thread_local double copied = 0;
+
+// Pushes the home of gradients[key] for the arguments 1 and 2; false, and nothing pushed, where it
+// has none.
+bool push_home(lua_State* L) {
+  if (luaL_getmetafield(L, 1, "home") == 0) return false;
+  lua_pushvalue(L, 1);
+  lua_pushvalue(L, 2);
+  lua_call(L, 2, 1);
+  if (!lua_isnil(L, -1)) return true;
+  lua_pop(L, 1);
+  return false;
+}
+
+// into(gradients, key): where the first addend of gradients[key] is to be written; nil where there
+// is an addend already, or any tensor will do.
+int into(lua_State* L) {
+  lua_settop(L, 2);
+  lua_pushvalue(L, 2);
+  lua_rawget(L, 1);
+  if (!lua_isnil(L, -1)) return 0;
+  return push_home(L) ? 1 : 0;
+}
+
+// The first addend: moves it to its home, if it has one and does not lie there.
+void place_first(lua_State* L, const at::Tensor& x, bool copy) {
+  lua_settop(L, 3);
+  const bool home = push_home(L);
+  if (home) {
+    const at::Tensor& place = tensor::real_of(tensor::check_box(L, -1));
+    if (place.const_data_ptr() != x.const_data_ptr()) {
+      place.copy_(x);
+      copied += static_cast<double>(x.nbytes());
+    }
+  } else if (copy) {
+    tensor::push(L, x.clone(at::MemoryFormat::Contiguous));
+  } else {
+    lua_pushvalue(L, 3);
+  }
+  lua_pushvalue(L, 2);
+  lua_insert(L, -2);
+  lua_rawset(L, 1);
+  if (home && !copy) tensor::release(tensor::check_box(L, 3));
+}
+
+// accumulate(gradients, key, x): gradients[key] += x. The first x becomes the gradient itself where
+// that has no home; any other is released.
 int accumulate(lua_State* L) {
   Box& x = tensor::check_box(L, 3);
   lua_pushvalue(L, 2);
   lua_rawget(L, 1);
   if (lua_isnil(L, -1)) {
-    lua_pushvalue(L, 2);
-    lua_pushvalue(L, 3);
-    lua_rawset(L, 1);
+    place_first(L, tensor::real_of(x), false);
     return 0;
   }
   tensor::real_of(tensor::check_box(L, -1)).add_(tensor::real_of(x));
@@ -54,14 +101,47 @@ int accumulate_copy(lua_State* L) {
   const at::Tensor& x = tensor::check_real(L, 3);
   lua_pushvalue(L, 2);
   lua_rawget(L, 1);
-  if (!lua_isnil(L, -1)) {
+  if (lua_isnil(L, -1))
+    place_first(L, x, true);
+  else
     tensor::real_of(tensor::check_box(L, -1)).add_(x);
-    return 0;
-  }
-  lua_pushvalue(L, 2);
-  tensor::push(L, x.clone(at::MemoryFormat::Contiguous));
-  lua_rawset(L, 1);
   return 0;
+}
+
+// copied_bytes() → bytes of first addends that this thread has copied to their homes.
+int copied_bytes(lua_State* L) {
+  lua_pushnumber(L, copied);
+  return 1;
+}
+
+// flat(dtype, device, shapes) → a tensor of one dimension, and a list of its parts, one after
+// another in these shapes. Its elements are undefined.
+int flat(lua_State* L) {
+  const auto dtype = dtype_from_name(script::check_string(L, 1));
+  if (!dtype) luaL_argerror(L, 1, "expected a dtype");
+  luaL_checktype(L, 3, LUA_TTABLE);
+  const int n = static_cast<int>(lua_objlen(L, 3));
+  std::vector<Shape> shapes;
+  int64_t elements = 0;
+  for (int i = 1; i <= n; ++i) {
+    lua_rawgeti(L, 3, i);
+    shapes.push_back(script::check_ints(L, -1));
+    lua_pop(L, 1);
+    elements += numel(shapes.back());
+  }
+  const at::Tensor all = at::empty(
+      {elements},
+      at::TensorOptions(tensor::to_torch(*dtype)).device(script::opt_string(L, 2, "cpu")));
+  tensor::push(L, all);
+  lua_createtable(L, n, 0);
+  int64_t start = 0;
+  for (int i = 0; i < n; ++i) {
+    const Shape& shape = shapes[static_cast<size_t>(i)];
+    tensor::push(L, all.narrow(0, start, numel(shape)).view(shape));
+    lua_rawseti(L, -2, i + 1);
+    start += numel(shape);
+  }
+  return 2;
 }
 
 // constant(bytes, dtype, shape, device): a tensor of these elements (row-major, little-endian).
@@ -224,6 +304,9 @@ int open_module(lua_State* L) {
   script::set_functions(L, {{"release", tensor::guard<release>},
                             {"accumulate", tensor::guard<accumulate>},
                             {"accumulate_copy", tensor::guard<accumulate_copy>},
+                            {"into", tensor::guard<into>},
+                            {"copied_bytes", guarded<copied_bytes>},
+                            {"flat", tensor::guard<flat>},
                             {"constant", tensor::guard<constant>},
                             {"run", tensor::guard<run>},
                             {"vjp", tensor::guard<vjp>}});

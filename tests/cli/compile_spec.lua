@@ -45,7 +45,7 @@ local function parts_of(text)
   local parts = { '' }
   for line in text:gmatch '([^\n]*\n)' do
     local starts = line:find '^%-%- transformer' or line:find '^%-%- model%.layers'
-      or line:find '^local function'
+      or line:find '^local function' or line:find '^%-%- The step of an optimizer'
       or line:find '^return'
     if starts then parts[#parts + 1] = '' end
     parts[#parts] = parts[#parts] .. line
@@ -70,6 +70,21 @@ describe('docs/generated-code.md', function()
     end
     fill('generated', folder .. '/page/GPT/gencode0.lua')
     fill('plan', folder .. '/page/Llama/gencode1.lua', 2)
+    for _, policy in ipairs { 'dp', 'fsdp', 'pp' } do
+      shell.nnscaler(('compile %s compute_config.runtime_ngpus=2 pas_policy=%s gen_savedir=%s/%s')
+        :format(tiny, policy, folder, policy))
+      local written, step = parts_of(base.file_read(('%s/%s/GPT/gencode0.lua'):format(folder,
+        policy))), nil
+      for _, part in ipairs(written) do
+        if part:find '^%-%- The step' then step = part:gsub('\n+$', '\n') end
+      end
+      assert.truthy(select(2, step:gsub('\n', '')) <= 40)
+      local count
+      now, count = now:gsub('(```lua ' .. policy .. '\n)(.-)(```\n)', function(open, _, close)
+        return open .. step .. close
+      end)
+      assert.equal(1, count)
+    end
     if os.getenv 'NNSCALER_UPDATE' then base.file_write(page, now) end
     assert.equal(now, base.file_read(page))
   end)

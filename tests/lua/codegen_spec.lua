@@ -72,7 +72,9 @@ describe('a generated file', function()
     for rank, ranks in next, { [0] = '0, 1', [1] = '0, 1', [2] = '2, 3', [5] = '4, 5' } do
       local text = program({}, 2, 1, rank, 4):lua()
       assert.equal(1, count(text, ('local tp = rt.group { %s }\n'):format(ranks)))
-      assert.equal(1, count(text, 'rt.group'))
+      local across = rank % 2 == 0 and '0, 2, 4, 6' or '1, 3, 5, 7'
+      assert.equal(1, count(text, ('local dp = rt.group { %s }\n'):format(across))) -- of the step
+      assert.equal(2, count(text, 'rt.group'))
       assert.equal(4, count(text, ', tp)'))
     end
   end)

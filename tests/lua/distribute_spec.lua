@@ -75,4 +75,38 @@ describe('programs of several ranks', function()
     local kept = run { folder = folder, shared = true }
     assert.is_nil(kept[2].failed)
   end)
+
+  it('have all ranks compare every call once the user has edited one of them', function()
+    local before = run { folder = folder, shared = true }
+    local path = folder .. '/Net/gencode1.lua'
+    base.file_write(path, base.file_read(path) .. '-- mine\n', 'test')
+    local after = run { folder = folder, shared = true }
+    for r = 1, 2 do
+      local text = 'a program was edited by hand: ranks compare every call'
+      assert.is_nil(before[r].said:find(text, 1, true))
+      assert.truthy(after[r].said:find(text, 1, true))
+    end
+  end)
+
+  it('compare the calls of groups that are there already, too', function()
+    local core, name = require 'nnscaler._C.comm', 'nnscaler.runtime.groups'
+    local current, checked, loaded = core.current, {}, package.loaded[name]
+    package.loaded[name] = nil
+    local groups = require(name) -- that knows of no groups
+    package.loaded[name] = loaded
+    core.current = function()
+      return { group = function(_, _, opts)
+        checked[#checked + 1] = opts.checked
+        return {}
+      end }
+    end
+    local ranks = { 0, 1 }
+    local one, same = groups.group(ranks), groups.group(ranks)
+    groups.compare_calls()
+    local other = groups.group(ranks)
+    core.current = current
+    assert.equal(one, same)
+    assert.are_not.equal(one, other)
+    assert.same({ false, true }, checked)
+  end)
 end)

@@ -55,9 +55,40 @@ describe('a generated file', function()
     assert.equal(written, base.file_read(path))
   end)
 
+  it('may have its step edited, as by halving gradients', function()
+    local optim = require 'nnscaler.optim'
+    -- Weights before and after a step of SGD, and the gradients between.
+    local function train()
+      local made = engine { gen_savedir = folder }
+      local before, gradients, after = {}, {}, {}
+      local update = made:step_of(optim.new({ type = 'sgd', args = { lr = 0.5 } },
+        made.parameters))
+      for i, p in ipairs(made.parameters) do before[i] = p.data:detach():clone() end
+      step(made)
+      for i, p in ipairs(made.parameters) do gradients[i] = made:grad(p.name):clone() end
+      update:sum()
+      update:scale(1)
+      update:clip(update:norm(), 0)
+      update:update(0.5)
+      for i, p in ipairs(made.parameters) do after[i] = p.data:detach() end
+      return before, gradients, after
+    end
+    local function expect(factor)
+      local before, gradients, after = train()
+      for i, w in ipairs(before) do
+        local gap = (w - gradients[i] * (0.5 * factor) - after[i]):abs():max():item()
+        assert.near(0, gap, 1e-7)
+        assert.truthy(gradients[i]:abs():max():item() > 1e-3)
+      end
+    end
+    expect(1)
+    edit('o:scale%(1, factor%)', 'o:scale(1, factor / 2)')
+    expect(0.5)
+  end)
+
   it('runs as it is when the user edited it, and is never overwritten', function()
     local loss = step(engine { gen_savedir = folder })
-    local text = edit('\n  return (%w+)\nend', '\n  return rt.operators("aten", { mul = '
+    local text = edit('\n  return (mean)\nend', '\n  return rt.operators("aten", { mul = '
       .. '"mul.Tensor" }).mul(%1, 10)\nend')
     assert.is_true(math.abs(10 * loss - step(engine { gen_savedir = folder })) < 1e-5)
     assert.equal(text, base.file_read(path))

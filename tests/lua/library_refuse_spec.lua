@@ -208,6 +208,8 @@ local cases = {
 local rules = {
   stages = '[lower.stages] the plan of Net has 2 stages; expected one',
   sizes = "'b' has plan_ngpus = 2, runtime_ngpus = 2; expected 1 and 2, as 'a' has",
+  parts = "the rank holds a part of 'fc.weight', and the optimizer says neither slots nor "
+    .. 'elementwise',
   sample = 'rank 1 has another micro-batch 0 than rank 0',
   samples = 'rank 1 has another micro-batch 0 than rank 0',
   trained = '[library.train_step] 1 samples; the schedule of the plan has 2 micro-batches',

@@ -1,4 +1,4 @@
---- Where weights rest under a plan, as lowered programs tell it: shards, buckets of gradients,
+--- Where weights rest under a plan, as lowered programs tell it: shards, sets of gradients,
 --- weights that stages share.
 local T = require 'nnscaler.tensor'
 local lower = require 'nnscaler._C.lower'
@@ -36,12 +36,14 @@ describe('homes of weights', function()
     assert.same({ '0 0 of 5 2', '0 2 of 5 2', '0 4 of 5 1', '0 5 of 5 1' }, starts['last.weight'])
   end)
 
-  it('have gradients summed in buckets, in the order in which backward completes them', function()
-    local program = lower.lower(graph, { plan = plan_of('dp', 1, 2), rank = 1 })
+  it('have gradients summed in sets, in the order in which backward completes them', function()
+    local plan = plan_of('dp', 1, 2)
+    local program = lower.lower(graph, { plan = plan, rank = 1 })
     assert.same({ { ranks = { 0, 1 }, names = { 'last.weight', 'last.bias', 'fc.weight' } } },
-      program:buckets())
+      program:sets())
     local names = {}
-    for i, bucket in ipairs(program:buckets(150)) do names[i] = table.concat(bucket.names, ' ') end
+    local small = lower.lower(graph, { plan = plan, rank = 1, set_mb = 150 / 2 ^ 20 })
+    for i, set in ipairs(small:sets()) do names[i] = table.concat(set.names, ' ') end
     assert.same({ 'last.weight last.bias', 'fc.weight' }, names)
     local addends = {}
     for _, leaf in ipairs(program:parameters()) do addends[leaf.name] = leaf.addends end

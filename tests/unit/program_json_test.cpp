@@ -99,7 +99,7 @@ TEST_CASE("damaged JSON of a program is refused by place") {
   CHECK_THAT(message_of("[]"), Contains("program: []; expected an object"));
   CHECK_THAT(with("/kind", "nnscaler.plan"), Contains("program.kind: \"nnscaler.plan\""));
   CHECK_THAT(with("/format", 99), Contains("format 99 is newer"));
-  CHECK_THAT(with("/more", 1), Contains("expected 25 fields"));
+  CHECK_THAT(with("/more", 1), Contains("expected 28 fields"));
   CHECK_THAT(with("/rank", 2), Contains("rank 2 of 2"));
   CHECK_THAT(with("/slots/0/shape/0", -1), Contains("program.slots[0].shape"));
   CHECK_THAT(with("/slots/0/shape", Json::array({1 << 30, 1 << 30, 1 << 30})),

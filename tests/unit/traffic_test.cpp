@@ -6,6 +6,7 @@
 
 #include <catch2/catch.hpp>
 
+#include "lower/gradients.h"
 #include "plan/builder.h"
 #include "support/graph_text.h"
 #include "support/interpreter.h"
@@ -42,10 +43,15 @@ lower::Program layers(const std::vector<DType>& dtypes, bool tied) {
   return lower_all(graph, std::make_shared<const plan::Plan>(b.finish("dp"))).ranks[0].program;
 }
 
+// The sets of gradients that ranks sum, of so many bytes at most.
+std::vector<lower::GradientSet> summed(const lower::Program& program, int64_t bytes) {
+  return lower::gradient_sets(program, bytes, {}, {}, true);
+}
+
 std::vector<std::vector<std::string>> names(const lower::Program& program,
-                                            const std::vector<lower::Bucket>& buckets) {
+                                            const std::vector<lower::GradientSet>& buckets) {
   std::vector<std::vector<std::string>> out;
-  for (const lower::Bucket& bucket : buckets) {
+  for (const lower::GradientSet& bucket : buckets) {
     out.emplace_back();
     for (int id : bucket.parameters) out.back().push_back(program.slot(id).name);
   }
@@ -70,13 +76,13 @@ TEST_CASE("a bucket stands where its last gradient is complete") {
   // Backward gives w2, then w1, then w0: the bucket of w2 and w0 ends after that of w1.
   const lower::Program p = layers({f64, f32, f64}, false);
   using Names = std::vector<std::vector<std::string>>;
-  CHECK(names(p, lower::buckets(p, 1 << 20)) == Names{{"w1"}, {"w2", "w0"}});
+  CHECK(names(p, summed(p, 1 << 20)) == Names{{"w1"}, {"w2", "w0"}});
   // One gradient of 128 bytes a bucket.
-  CHECK(names(p, lower::buckets(p, 128)) == Names{{"w2"}, {"w1"}, {"w0"}});
-  CHECK(names(p, lower::buckets(p, 1)) == Names{{"w2"}, {"w1"}, {"w0"}});
+  CHECK(names(p, summed(p, 128)) == Names{{"w2"}, {"w1"}, {"w0"}});
+  CHECK(names(p, summed(p, 1)) == Names{{"w2"}, {"w1"}, {"w0"}});
   // A weight that is used twice is complete at its first use.
   const lower::Program tied = layers({f64, f64, f64}, true);
-  CHECK(names(tied, lower::buckets(tied, 1 << 20)) == Names{{"w2", "w1", "w0"}});
+  CHECK(names(tied, summed(tied, 1 << 20)) == Names{{"w2", "w1", "w0"}});
 }
 
 TEST_CASE("buckets follow one another as backward completes them") {
@@ -86,10 +92,10 @@ TEST_CASE("buckets follow one another as backward completes them") {
     for (int i = 0; i < n; ++i) dtypes.push_back(*rc::gen::element(DType::f64, DType::f32));
     const lower::Program p = layers(dtypes, *rc::gen::arbitrary<bool>());
     const int64_t limit = *rc::gen::element<int64_t>(1, 130, 200, 400, 1 << 20);
-    const auto buckets = lower::buckets(p, limit);
+    const auto buckets = summed(p, limit);
     std::map<DType, size_t> before;
     std::set<int> seen;
-    for (const lower::Bucket& bucket : buckets) {
+    for (const lower::GradientSet& bucket : buckets) {
       RC_ASSERT(bucket.ranks == (std::vector<int>{0, 1}));
       int64_t bytes = 0;
       size_t at = 0;
@@ -109,7 +115,7 @@ TEST_CASE("buckets follow one another as backward completes them") {
     // Those that nothing but the end of backward closes stand in the order of their last gradient.
     if (limit == 1 << 20) {
       size_t at = 0;
-      for (const lower::Bucket& bucket : buckets) {
+      for (const lower::GradientSet& bucket : buckets) {
         RC_ASSERT(last_addend(p, bucket.parameters.back()) > at);
         at = last_addend(p, bucket.parameters.back());
       }

@@ -29,7 +29,7 @@ local function write(line, job, sample, training, only, tell)
   log.info('%s specialised to %s', line.source.name, line.source:key(args, training))
   if training then line:make_plan(graph) end
   local made = line:write_all(graph, function(program, rank)
-    if training then tell:add(rank, program, line.plan) end
+    if training then tell:add(rank, program) end
   end, only)
   for _, file in ipairs(made) do print(file.path) end
   tell:files(made)

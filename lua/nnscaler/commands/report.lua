@@ -28,8 +28,8 @@ function M.new(micro_batches, optimizer)
 end
 
 -- Memory of a program, with what the optimizer will keep.
-local function memory_of(optimizer, program, order)
-  local memory, parameters = program:memory(order), {}
+local function memory_of(optimizer, program)
+  local memory, parameters = program:memory((program:schedule())), {}
   for i, leaf in ipairs(program:parameters()) do
     parameters[i] = { name = leaf.name, data = leaf, requires_grad = leaf.addends > 0 }
   end
@@ -41,13 +41,9 @@ end
 --- Takes in the training program of a rank.
 ---@param rank integer
 ---@param program nnscaler.Program
----@param plan? userdata nnscaler.Plan
-function Report:add(rank, program, plan)
-  local info = plan and plan:info()
-  local order = info and #info.stages > 1
-    and plan:order(rank % info.plan_ngpus, self.micro_batches, true) or nil
+function Report:add(rank, program)
   self.rows[#self.rows + 1] = { rank = rank,
-    memory = memory_of(self.optimizer, program, order),
+    memory = memory_of(self.optimizer, program),
     communication = traffic.line(program, program:traffic(), self.micro_batches) }
 end
 

@@ -15,6 +15,7 @@ local M = {}
 ---@field chunk string name for errors
 ---@field path string|nil nil: kept in memory
 ---@field fresh boolean whether it is to be written
+---@field edited boolean|nil whether somebody has changed it since it was written
 
 ---@class nnscaler.FilePlace
 ---@field folder string of all programs; '': they are kept in memory
@@ -102,7 +103,7 @@ function M.there(path, text, edited)
   else
     log.info('Program %s is up to date', path)
   end
-  return { text = text, chunk = '@' .. path, path = path, fresh = false }
+  return { text = text, chunk = '@' .. path, path = path, fresh = false, edited = edited }
 end
 
 --- Decides which text runs as a rank's program; writes nothing. Raises where a file must not be

@@ -5,7 +5,6 @@ local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local nn = require 'nnscaler.nn'
 local presence = require 'nnscaler.runtime.presence'
-local reducer = require 'nnscaler.runtime.reducer'
 local steps = require 'nnscaler.library.steps'
 local trace = require 'nnscaler.trace'
 
@@ -45,7 +44,7 @@ end
 function Parallel:init(state)
   setmetatable(state, State)
   state.containers, state.by_name = {}, {}
-  state.hooks, state.calls = { before = {}, after = {} }, 0
+  state.calls = 0
   rawset(self, '_parallel', state)
   local engine = state.engine
   for _, list in ipairs { engine.parameters, engine.buffers } do
@@ -59,13 +58,12 @@ function Parallel:init(state)
     local at, key = place(self, tied.alias)
     at[key] = state.by_name[tied.name]
   end
-  state.sums = engine.reducer and engine.reducer:sums() or {}
-  for _, name in ipairs(engine.reducer and engine.trainable or {}) do -- of later graphs
-    local share = engine.reducer.shares[name]
-    if share and share.reduce and not engine.reducer:knows(name) then
-      state.sums[#state.sums + 1] = { name = name, ranks = share.reduce }
-    end
+  if not state.inference_only then
+    state.states = engine:make_states(state.by_name)
+    -- Gradients of end-to-end modules are summed where their program makes them.
+    state.summing = state.end2end and engine.states or state.states
   end
+  state.sums = state.states and state.states:sums() or {}
   if state.inference_only then self:eval() end
 end
 
@@ -157,26 +155,24 @@ function Parallel:sync_grad()
   if sharing.units > 1 and not state.end2end then state.engine.buffer_contents:commit() end
   for _, sum in ipairs(state.sums) do state.by_name[sum.name].grad_pending = false end
   -- What no backward has reached has no gradient, and is not updated.
-  local any = presence.agree(sharing, state.engine.trainable, function(name)
-    local parameter = state.by_name[name]
-    return parameter and parameter.grad ~= nil
+  local summing = state.summing
+  summing.some = presence.agree(sharing, state.engine.trainable, function(name)
+    return summing.leaves[name] and summing:gradient(name) ~= nil
   end)
-  for _, sum in ipairs(state.sums) do
-    local parameter = state.by_name[sum.name]
-    if any[sum.name] then
-      if parameter.grad == nil then parameter.grad = parameter.data:zeros_like() end
-      reducer.sum(sum, parameter.grad, state.hooks)
-    end
-  end
+  if not state.engine.step then return end -- nothing is trained
+  state.engine.step.sum(summing)
+  summing:wait()
 end
 
 --- Forgets all gradients.
 function Parallel:zero_grad()
-  self._parallel.summed = false
-  if self._parallel.end2end then self._parallel.engine:zero_grad() end
-  for _, leaf in ipairs(self._parallel.engine.parameters) do
+  local state = self._parallel
+  state.summed = false
+  for _, leaf in ipairs(state.engine.parameters) do
     if leaf.data.materialized then leaf.data.grad = nil end
   end
+  if state.end2end then state.engine:zero_grad() end
+  if state.states then state.states:begin() end
 end
 
 --- What an optimizer updates: this rank's parts of the trainable parameters.

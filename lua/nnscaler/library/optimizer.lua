@@ -4,8 +4,12 @@
 local Parallel = require 'nnscaler.library.module'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
+local load = require 'nnscaler.runtime.load'
+local lower = require 'nnscaler._C.lower'
 local optim = require 'nnscaler.optim'
-local reducer = require 'nnscaler.runtime.reducer'
+local slots = require 'nnscaler.optim.slots'
+local states = require 'nnscaler.runtime.states'
+local steps = require 'nnscaler.runtime.step'
 
 local M = {}
 
@@ -100,14 +104,68 @@ function M.new(model, optimizer_fn, args)
   for _, list in ipairs { self.inside, self.outside } do
     for _, parameter in ipairs(list) do self.parameters[#self.parameters + 1] = parameter end
   end
-  for _, entry in ipairs(modules) do entry.module._parallel.hooks = self.hooks end
   self.by_name = {}
   for _, parameter in ipairs(self.parameters) do self.by_name[parameter.name] = parameter end
   self.inner = make_inner(optimizer_fn, self.parameters, args or {})
   self.lr = self.inner.lr
+  self:make_step()
   self:set_random()
   self:zero_grad()
   return self
+end
+
+-- The states of parameters outside of parallel modules: the same in a unit, an addend in each.
+local function outside_part(self)
+  local leaves, data = {}, {}
+  for i, parameter in ipairs(self.outside) do
+    leaves[i] = { name = parameter.name, shape = parameter.data.shape,
+      dtype = parameter.data.dtype, holders = self.sharing and self.sharing.size or 1,
+      reduce = self:units() > 1 and self.sharing.across or nil }
+    data[parameter.name] = parameter.data
+  end
+  local program = lower.step(leaves, self.model.class_name or 'the model')
+  local _, step = load(program:lua(), '=step outside of parallel modules', {}, true)
+  return { program = step,
+    states = states.new { sets = program:sets(), leaves = leaves, data = data,
+      hooks = self.hooks } }
+end
+
+-- What this rank holds of each parameter of parallel modules, by its name in the whole model.
+function Optimizer:parts_of_weights()
+  local parts = {}
+  for _, parameter in ipairs(self.inside) do
+    local leaves = parameter.module._parallel.states.leaves
+    parts[parameter.name] = leaves[parameter.local_name]
+  end
+  return parts
+end
+
+-- The step over all parallel modules and what lies outside of them.
+function Optimizer:make_step()
+  local parts, names = {}, {}
+  for _, parameter in ipairs(self.inside) do
+    names[parameter.module] = names[parameter.module] or {}
+    names[parameter.module][parameter.local_name] = parameter.name
+  end
+  for _, entry in ipairs(self.modules) do
+    local state = entry.module._parallel
+    state.states.hooks, state.summing.hooks = self.hooks, self.hooks
+    if state.engine.step then
+      parts[#parts + 1] = { program = state.engine.step, states = state.states,
+        names = names[entry.module] or {} }
+    end
+  end
+  if #self.outside > 0 then
+    self.outside_states = outside_part(self)
+    parts[#parts + 1] = self.outside_states
+  end
+  if getmetatable(self.inner) == optim.Optimizer then
+    slots.check_parts(self.inner, self:parts_of_weights())
+    for _, part in ipairs(parts) do
+      part.states:attach(self.inner, part.names and function(name) return part.names[name] end)
+    end
+  end
+  self.update = steps.new(function() return parts end, self.sharing)
 end
 
 -- Draws of a step depend on its number and on the unit, as those of a trained job do.
@@ -124,28 +182,22 @@ function Optimizer:zero_grad()
     parameter.data.grad = nil
     parameter.data.grad_pending = self:units() > 1
   end
+  if self.outside_states then self.outside_states.states:begin() end
   self.summed = false
 end
 
--- Parameters outside of parallel modules: the same in a unit, each unit has an addend. A parameter
--- without a gradient on any unit keeps none.
+-- A parameter outside of parallel modules without a gradient on any unit keeps none.
 function Optimizer:sync_outside()
-  local units = self:units()
-  if units == 1 then return end
-  local has = {}
+  local part, has = self.outside_states, {}
+  if not part or self:units() == 1 then return end
   for i, parameter in ipairs(self.outside) do
     parameter.data.grad_pending = false
     has[i] = parameter.data.grad and 1 or 0
   end
-  if #has == 0 then return end
   local any = self.sharing:over_all(has, 'max')
-  for i, parameter in ipairs(self.outside) do
-    if any[i] == 1 then
-      local gradient = parameter.data.grad or parameter.data:zeros_like():detach()
-      reducer.sum({ name = parameter.name, ranks = self.sharing.across }, gradient, self.hooks)
-      parameter.data.grad = gradient
-    end
-  end
+  for i, parameter in ipairs(self.outside) do part.states.some[parameter.name] = any[i] == 1 end
+  part.program.sum(part.states)
+  part.states:wait()
 end
 
 --- Sums gradients over the ranks; once between zero_grad and step, which calls it itself.
@@ -156,16 +208,6 @@ function Optimizer:sync_shard_grad()
   self:sync_outside()
 end
 
--- Gradients that are there, and the parameters that they are of.
-function Optimizer:gradients()
-  local list, owners = {}, {}
-  for _, parameter in ipairs(self.parameters) do
-    local gradient = parameter.data.grad
-    if gradient then list[#list + 1], owners[#owners + 1] = gradient, parameter end
-  end
-  return list, owners
-end
-
 --- Multiplies all gradients by a factor.
 ---@param factor number
 function Optimizer:scale_grads(factor)
@@ -173,7 +215,7 @@ function Optimizer:scale_grads(factor)
     fail('usage', 'library.scale_grads', 'gradients are not summed over the ranks yet',
       'call optimizer:sync_shard_grad() first')
   end
-  require('nnscaler._C.train').scale((self:gradients()), factor)
+  self.update:scale(factor)
 end
 
 --- Clips gradients to a global norm, after summing them over the ranks.
@@ -181,18 +223,9 @@ end
 ---@return number norm of all gradients of the whole model, before clipping
 function Optimizer:clip_gnorm(max_norm)
   self:sync_shard_grad()
-  local gradients, owners = self:gradients()
-  local norm = optim.scale(gradients, 1, self.sharing, function(i)
-    return self:holders(owners[i])
-  end)
-  optim.clip(gradients, norm, max_norm or 0)
+  local norm = self.update:norm()
+  self.update:clip(norm, max_norm or 0)
   return norm
-end
-
-function Optimizer:holders(parameter)
-  if not self.sharing then return 1 end
-  if not parameter.module then return self.sharing.size end
-  return parameter.module._parallel.engine.sharing:holders(parameter.local_name)
 end
 
 --- Updates the parameters.
@@ -206,8 +239,7 @@ function Optimizer:step(closure)
   end
   self:sync_shard_grad()
   if getmetatable(self.inner) == optim.Optimizer then
-    self.inner:collect(function(name) return self.by_name[name].data.grad end)
-    self.inner:step(self.lr)
+    self.update:update(self.lr)
   else
     self.inner.lr = self.lr
     self.inner:step()

@@ -108,10 +108,10 @@ function M.train(module, samples, opts)
     end,
   })
   if result.weight > 0 then
+    module:sync_grad()
     for _, leaf in ipairs(state.engine.parameters) do
       leaf.data.grad = state.engine:grad(leaf.name)
     end
-    module:sync_grad()
   else -- dummies only, in all units: nothing is updated
     state.summed = true
   end

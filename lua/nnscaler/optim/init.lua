@@ -11,9 +11,10 @@
 --- memory is unknown, and parts of weights take it only with `elementwise = true`. `whole = true`
 --- says that it never takes parts; `refuses(shape)` says why a weight cannot be updated at all.
 ---
---- One step: `collect` gradients, `scale` them by 1/Σn and measure their norm (one pass, squares
---- summed in float64), `clip` (a second pass, only where the norm is too large),
---- `step`. The kernels' own grad_scale is not used: it is a float32, float64 runs would lose by it.
+--- A step on whole tensors: `collect` gradients, `scale` them by 1/Σn and measure their norm (one
+--- pass, squares summed in float64), `clip` (a second pass, only where the norm is too large),
+--- `step`. Programs have a step of their own, of which this gives `update`. The kernels' own
+--- grad_scale is not used: it is a float32, float64 runs would lose by it.
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
 local resolve = require 'nnscaler.resolve'
@@ -171,57 +172,37 @@ function Optimizer:collect(grad)
   self.active, self.gradients = active, gradients
 end
 
---- Multiplies gradients by a factor.
----@param gradients nnscaler.Tensor[]
+--- Multiplies the collected gradients by a factor.
 ---@param factor number
----@param sharing? nnscaler.Sharing of several ranks
----@param holders? fun(i: integer): integer of several ranks: how many hold gradient i
----@return number norm 2-norm of all of them after that, over all ranks
-function M.scale(gradients, factor, sharing, holders)
-  local scale_and_norm = require('nnscaler._C.train').scale_and_norm
-  if not sharing then return scale_and_norm(gradients, factor) end
-  -- What several ranks hold counts once.
-  local lists, counts = {}, {}
-  for i, gradient in ipairs(gradients) do
-    local n = holders(i)
-    if not lists[n] then lists[n], counts[#counts + 1] = {}, n end
-    table.insert(lists[n], gradient)
-  end
-  local total = 0
-  for _, n in ipairs(counts) do total = total + scale_and_norm(lists[n], factor) ^ 2 / n end
-  return math.sqrt(sharing:over_all({ total })[1])
+---@return number norm 2-norm of all of them after that
+function Optimizer:scale(factor)
+  return require('nnscaler._C.train').scale_and_norm(self.gradients, factor)
 end
 
---- Clips gradients to a global norm as torch.nn.utils.clip_grad_norm_ does.
----@param gradients nnscaler.Tensor[]
+--- Clips the collected gradients to a norm as torch.nn.utils.clip_grad_norm_ does.
 ---@param norm number what `scale` returned
 ---@param max number largest norm allowed; 0: no clipping
-function M.clip(gradients, norm, max)
+function Optimizer:clip(norm, max)
   if max <= 0 then return end
   local factor = max / (norm + 1e-6)
-  if factor < 1 then require('nnscaler._C.train').scale(gradients, factor) end
+  if factor < 1 then require('nnscaler._C.train').scale(self.gradients, factor) end
 end
-
---- Multiplies the collected gradients by a factor; see the function `scale`.
----@param factor number
----@param sharing? nnscaler.Sharing
----@return number norm
-function Optimizer:scale(factor, sharing)
-  return M.scale(self.gradients, factor, sharing, function(i)
-    return sharing:holders(self.active[i].name)
-  end)
-end
-
---- Clips the collected gradients; see the function `clip`.
----@param norm number
----@param max number
-function Optimizer:clip(norm, max) M.clip(self.gradients, norm, max) end
 
 --- Updates the parameters whose gradients were collected, and forgets the gradients.
----@param lr number learning rate of the default group; groups with their own keep their ratio to it
+---@param lr number as for update
 function Optimizer:step(lr)
+  local active, gradients = self.active, self.gradients
+  self.active, self.gradients = nil, nil
+  self:update(active, gradients, lr)
+end
+
+--- Updates parameters.
+---@param active table[] their slots
+---@param gradients nnscaler.Tensor[] of each; they lie in memory as their parameters do
+---@param lr number learning rate of the default group; groups with their own keep their ratio to it
+function Optimizer:update(active, gradients, lr)
   local buckets, order = {}, {}
-  for i, slot in ipairs(self.active) do
+  for i, slot in ipairs(active) do
     local key = slot.group .. slot.dtype .. slot.count
     local bucket = buckets[key]
     if not bucket then
@@ -230,9 +211,8 @@ function Optimizer:step(lr)
       buckets[key], order[#order + 1] = bucket, bucket
     end
     local n = #bucket.slots + 1
-    bucket.slots[n], bucket.parameters[n], bucket.gradients[n] = slot, slot.data, self.gradients[i]
+    bucket.slots[n], bucket.parameters[n], bucket.gradients[n] = slot, slot.data, gradients[i]
   end
-  self.active, self.gradients = nil, nil
   require('nnscaler.tensor').no_grad(function()
     for _, bucket in ipairs(order) do
       local options = self.options[bucket.group]

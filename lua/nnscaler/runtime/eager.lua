@@ -41,6 +41,23 @@ function Engine:zero_grad()
   for _, parameter in ipairs(self.parameters) do parameter.data.grad = nil end
 end
 
+-- The step of an optimizer over whole tensors, one part after another.
+local Step = {}
+Step.__index = Step
+
+--- The step of an optimizer, with the parts that the step of programs has.
+---@param optimizer nnscaler.Optimizer
+---@return nnscaler.Step
+function Engine:step_of(optimizer)
+  return setmetatable({ engine = self, optimizer = optimizer }, Step)
+end
+
+function Step:sum() self.optimizer:collect(function(name) return self.engine:grad(name) end) end
+function Step:scale(factor) self.measured = self.optimizer:scale(factor) end
+function Step:norm() return self.measured end
+function Step:clip(norm, maximum) self.optimizer:clip(norm, maximum) end
+function Step:update(lr) self.optimizer:step(lr) end
+
 --- Gradient of a parameter: the sum over the micro-batches of n·dloss/dw, or nil without a path.
 ---@param name string
 ---@return nnscaler.Tensor|nil

@@ -6,22 +6,26 @@ local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
-local groups = {}
+local groups, compared = {}, false
 
 --- The group of these ranks; made at first use, by its members in the same order.
 ---@param ranks integer[]
 ---@return userdata group
 function M.group(ranks)
-  if ranks.handle then return ranks.handle end
+  if ranks.handle and ranks.compared == compared then return ranks.handle end
   local key = table.concat(ranks, ',')
   local group = groups[key]
   if not group then
-    group = C.current():group(ranks, { checked = false })
+    group = C.current():group(ranks, { checked = compared })
     groups[key] = group
   end
-  ranks.handle = group
+  ranks.handle, ranks.compared = group, compared
   return group
 end
+
+--- Has ranks compare each call with those of the others, from here on. To be said by all of them: a
+--- program that somebody edited is checked by nothing else.
+function M.compare_calls() groups, compared = {}, true end
 
 ---Payload bytes that this rank has sent in groups made here.
 ---@return integer
@@ -58,20 +62,14 @@ function M.all_gather(x, dim, whole, ranks) return M.group(ranks):all_gather(x, 
 ---@return nnscaler.Tensor
 function M.reduce_scatter(x, dim, ranks) return M.group(ranks):reduce_scatter(x, dim) end
 
--- Whether what backward makes counts for nothing.
-local muted = false
-
----Has gradients that other ranks wait for count as zeros from now on: this one has none.
----@param on boolean
-function M.mute(on) muted = on end
-
 ---Sums the gradient of a weight over the ranks that hold its shards; keeps this rank's along `dim`.
 ---@param x nnscaler.Tensor
 ---@param dim integer
 ---@param ranks integer[]
+---@param empty boolean whether the micro-batch counts for nothing: its addend is zero
 ---@return nnscaler.Tensor
-function M.scatter_gradient(x, dim, ranks)
-  return M.group(ranks):reduce_scatter(muted and x:zeros_like() or x, dim)
+function M.scatter_gradient(x, dim, ranks, empty)
+  return M.group(ranks):reduce_scatter(empty and x:zeros_like() or x, dim)
 end
 
 ---Cuts along `dim` and joins along `from` to length `whole`.
@@ -109,8 +107,8 @@ local everybody
 -- Messages go through the group of all ranks, which is there from the start: to make a group of two
 -- at its first message would wait for the other one.
 local function world()
-  everybody = everybody or M.group(M.all_ranks())
-  return everybody
+  everybody = everybody or M.all_ranks()
+  return M.group(everybody)
 end
 
 -- Walks a list of moves: other rank, then start and length per dimension.
@@ -140,9 +138,9 @@ end
 -- Tag of what moves within a stage; messages between stages have those above it.
 local inside = 0
 
-local function give(x, moves, tag)
+local function give(x, moves, tag, empty)
   local rank = C.current():rank()
-  if muted then x = x:zeros_like() end
+  if empty then x = x:zeros_like() end
   for peer, box in each_move(moves, x:dim()) do
     within(x, box, function(part)
       if peer == rank then
@@ -177,7 +175,8 @@ end
 ---@param moves integer[] for each region: rank, then start and length per dimension
 ---@param tag integer of the value
 ---@param first integer first tag of the micro-batch
-function M.send(x, moves, tag, first) give(x, moves, inside + 1 + first + tag) end
+---@param empty? boolean x is a gradient of a micro-batch that counts for nothing: zeros are sent
+function M.send(x, moves, tag, first, empty) give(x, moves, inside + 1 + first + tag, empty) end
 
 ---Puts a tensor together from regions that other ranks send.
 ---@param shape integer[]
@@ -195,15 +194,16 @@ end
 ---@param shape integer[] of the result
 ---@param sends integer[] as in send
 ---@param receives integer[] as in receive
+---@param empty? boolean as in send
 ---@return nnscaler.Tensor
-function M.move(x, shape, sends, receives)
-  give(x, sends, inside)
+function M.move(x, shape, sends, receives, empty)
+  give(x, sends, inside, empty)
   return take(shape, receives, inside, { dtype = x.dtype })
 end
 
 ---Returns when the messages of this rank were handed over.
 function M.flush()
-  if everybody then everybody:flush() end
+  if everybody then world():flush() end
 end
 
 return M

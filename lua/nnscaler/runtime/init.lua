@@ -1,7 +1,6 @@
 --- The API of generated programs: operators by name, release of tensors, gradients. Generated files
 --- use nothing else, and the user who edits one needs nothing else.
 local C = require 'nnscaler._C.runtime'
-local reducer = require 'nnscaler.runtime.reducer'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local tensor = require 'nnscaler._C.tensor'
 
@@ -9,12 +8,21 @@ local M = {
   --- release(a, b, …): drops tensors at their last use.
   release = C.release,
   --- accumulate(gradients, key, x): adds x to gradients[key] and takes x over.
-  accumulate = reducer.accumulate,
+  accumulate = C.accumulate,
   --- The same for a tensor that is still read later.
-  accumulate_copy = reducer.accumulate_copy,
+  accumulate_copy = C.accumulate_copy,
+  --- into(gradients, key): where the first addend of gradients[key] is to be written; nil where
+  --- there is one already, or any new tensor will do.
+  into = C.into,
   --- vjp(operator, gradients, needs, …): gradients of one call by executing it under autograd.
   vjp = C.vjp,
 }
+
+--- start_sums(ctx, k): starts the sums of the sets of gradients up to k, which have their last
+--- addends.
+---@param ctx { states: nnscaler.States }
+---@param k integer|nil nil: none
+function M.start_sums(ctx, k) ctx.states:start(k) end
 
 --- The ranks that communicate together, as a program names them once; joined at first use.
 ---@param ranks integer[]

@@ -1,7 +1,6 @@
 --- Parameters and buffers as a program engine holds them: one tensor each, or this rank's part of
 --- it, in nested tables that programs index by module path.
 local buffers = require 'nnscaler.runtime.buffers'
-local reducer = require 'nnscaler.runtime.reducer'
 local tree = require 'nnscaler.runtime.tree'
 local weights = require 'nnscaler.runtime.weights'
 
@@ -76,14 +75,9 @@ function M.add_parts(engine)
     return data
   end)
   if not shared then return end
-  engine.reducer = reducer.new {
-    buckets = engine.buckets, shares = engine.shares, places = engine.places,
-    -- In lockstep a unit's last backward may be an idle one, which completes no gradient.
-    device = engine.options.device, overlap = shared.stages.count == 1 and not shared.lockstep,
-  }
   if shared.units > 1 then
     local decays = {}
-    for _, leaf in ipairs(engine.first:buffers()) do decays[leaf.name] = leaf.decay end
+    for _, leaf in ipairs(engine.buffer_shares) do decays[leaf.name] = leaf.decay end
     engine.buffer_contents:share(decays, shared.across)
   end
 end

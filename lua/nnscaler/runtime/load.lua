@@ -1,29 +1,43 @@
---- The text of a generated program becomes functions.
+--- Functions of a generated program from its text.
 local fail = require 'nnscaler.fail'
 
---- Compiles the text of a program and returns the functions of each stage by kind: F, B, W. They
---- are straight lines of calls into C, so the JIT would gain nothing.
+-- Functions of a generated table that are straight lines of calls into C: the JIT would gain
+-- nothing.
+local function plain(f)
+  jit.off(f, true)
+  return f
+end
+
+--- Compiles the text of a program.
 ---@param text string
----@param chunk string its name in errors
----@param segments { name: string, kind: string, stage: integer }[]
----@return table<integer, table<string, function>> stages
-return function(text, chunk, segments)
+---@param chunk string its name, for errors
+---@param segments { name: string, kind: string, stage: integer }[] that it must have
+---@param with_step? boolean whether a step stands in it
+---@return table<integer, table<string, function>> stages functions of each stage by kind: F, B, W
+---@return table|nil step functions of the step by name
+return function(text, chunk, segments, with_step)
   local f, message = loadstring(text, chunk)
   if not f then
     fail('state', 'program.load', 'the generated program does not compile: ' .. message,
       'mend the file, or remove it to have it written anew')
   end
-  local functions, stages = f(), {}
-  jit.off(f, true)
+  local functions, stages = plain(f)(), {}
   for _, segment in ipairs(segments) do
     local run = type(functions) == 'table' and functions[segment.name]
     if type(run) ~= 'function' then
       fail('state', 'program.load', ('%s returns no table with a %s function'):format(chunk,
         segment.name))
     end
-    jit.off(run, true)
     stages[segment.stage] = stages[segment.stage] or {}
-    stages[segment.stage][segment.kind] = run
+    stages[segment.stage][segment.kind] = plain(run)
   end
-  return stages
+  if not with_step then return stages end
+  local step = functions.step
+  for _, name in ipairs { 'sum', 'scale', 'squares', 'clip', 'update' } do
+    if type(step) ~= 'table' or type(step[name]) ~= 'function' then
+      fail('state', 'program.load', ('%s returns no step with a %s function'):format(chunk, name))
+    end
+    plain(step[name])
+  end
+  return stages, step
 end

@@ -1,25 +1,22 @@
 --- Which parameters a step has gradients of, where graphs after the first one read other weights:
 --- all ranks treat a parameter alike, as one device does.
-local C = require 'nnscaler._C.runtime'
 local fields = require 'nnscaler.runtime.fields'
 local groups = require 'nnscaler.runtime.groups'
-local reducer = require 'nnscaler.runtime.reducer'
-local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
---- How many addends of each gradient a program makes, and whether it has others than the first one.
+--- Of which parameters a program makes gradients, and whether of others than the first one.
 ---@param program nnscaler.Program
----@param first table<string, integer>|nil of the first program
----@return table<string, integer> addends by name, of those that have some
+---@param first table<string, boolean>|nil of the first program
+---@return table<string, boolean> made by name
 ---@return boolean other
-function M.addends(program, first)
-  local addends, other = {}, false
+function M.made(program, first)
+  local made, other = {}, false
   for _, leaf in ipairs(program:parameters()) do
-    if leaf.addends > 0 then addends[leaf.name] = leaf.addends end
+    if leaf.addends > 0 then made[leaf.name] = true end
     other = other or first ~= nil and (first[leaf.name] ~= nil) ~= (leaf.addends > 0)
   end
-  return addends, other
+  return made, other
 end
 
 --- Names of all trainable parameters, alike on all ranks.
@@ -45,30 +42,16 @@ function M.agree(shared, names, has)
   return any
 end
 
---- Drops gradients that the reducer has made of nothing on all ranks, and sums those that it does
---- not know. A collective of all ranks.
----@param engine nnscaler.ProgramEngine after the reducer has finished
+--- Drops gradients that sums have made of nothing on all ranks, and sums those that the step of the
+--- first program leaves out. A collective of all ranks.
+---@param engine nnscaler.ProgramEngine after its sums
 function M.settle(engine)
   local version = engine.fields and engine.fields.current or ''
   local everybody = engine.sharing.everybody
   fields.compare(groups.group(everybody):exchange(version), everybody)
-  local sums, places, shared = engine.reducer, engine.places, engine.sharing
-  local any = M.agree(shared, engine.trainable, function(name)
-    local place = places[name]
-    return place and place.table[place.key] and not sums.absent[name]
-  end)
-  for _, name in ipairs(engine.trainable) do
-    local place, share = places[name], sums.shares[name]
-    if place and not any[name] and place.table[place.key] then
-      C.release(place.table[place.key])
-      place.table[place.key] = nil
-    elseif place and any[name] and not sums:knows(name) then
-      local gradient = sums:gradient(name)
-      if share.reduce then
-        tensor.no_grad(function() reducer.sum({ name = name, ranks = share.reduce }, gradient) end)
-      end
-    end
-  end
+  engine.states:settle(M.agree(engine.sharing, engine.trainable, function(name)
+    return engine.states:has(name)
+  end))
 end
 
 return M

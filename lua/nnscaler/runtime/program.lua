@@ -16,6 +16,8 @@ local presence = require 'nnscaler.runtime.presence'
 local sample_of = require 'nnscaler.runtime.sample'
 local sharing = require 'nnscaler.runtime.sharing'
 local sources = require 'nnscaler.source'
+local states = require 'nnscaler.runtime.states'
+local steps = require 'nnscaler.runtime.step'
 local tree = require 'nnscaler.runtime.tree'
 local traffic = require 'nnscaler.runtime.traffic'
 local weights = require 'nnscaler.runtime.weights'
@@ -33,49 +35,93 @@ function Engine:build(graph, training)
   local plan = shared and shared:plan_for(graph, line)
   local together = self:together(training)
   local made = not together and line:found(graph, plan)
-  if self.first then others.check(shared, graph, plan, line, made) end
+  if self.shares then others.check(shared, graph, plan, line, made) end
   made = made or line:generate(graph, plan, together)
   line:count(training and 'training' or 'evaluation')
   local program, file = made.program, made.file
-  if shared and not self.shares then
-    self.first = program
-    self.first_addends, self.trainable = presence.addends(program), presence.trainable(self.source)
-    self:take_parts(program)
+  if together then self:compare_edited(file) end
+  if shared and not self.shares then self:take_parts(program) end
+  if training and not self.first then
+    self.first, self.first_made = program, presence.made(program)
+    self.states = self:make_states()
   end
   self.paths[#self.paths + 1] = file.path
   local segments = program:segments()
   if shared then shared:join(program:groups()) end
-  local addends, other
-  if shared and training then addends, other = presence.addends(program, self.first_addends) end
+  local other = shared and training and select(2, presence.made(program, self.first_made))
   local constants = {}
   for i, c in ipairs(program:constants()) do
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
   end
+  local with_step = self.first == program and #program:sets() > 0
+  local stages, step = load_program(file.text, file.chunk, segments, with_step)
+  self.step = self.step or step
   return {
-    stages = load_program(file.text, file.chunk, segments), tags = segments.tags,
-    lowered = program, addends = addends, other = other, structure = graph:structure(),
-    tells = not shared or shared.stages:tells(segments.last_stage),
-    context = { seed = self.options.seed, step = 0, micro = 0, tag = 0, constants = constants },
+    stages = stages, tags = segments.tags, lowered = program, other = other,
+    structure = graph:structure(), tells = not shared or shared.stages:tells(segments.last_stage),
+    context = { seed = self.options.seed, step = 0, micro = 0, tag = 0, constants = constants,
+      last = false, empty = false },
   }
+end
+
+-- Nothing but the ranks themselves checks a program that somebody has edited.
+function Engine:compare_edited(file)
+  if self.sharing:over_all({ file.edited and 1 or 0 }, 'max')[1] == 0 then return end
+  log.info_once 'a program was edited by hand: ranks compare every call'
+  comm.compare_calls()
+end
+
+--- States of the parameters that the step of the first training graph works on.
+---@param data? table<string, nnscaler.Tensor> weights by name, whose gradients autograd makes
+---@return nnscaler.States
+function Engine:make_states(data)
+  local by_name = data or {}
+  for _, parameter in ipairs(data and {} or self.parameters) do
+    by_name[parameter.name] = parameter.data
+  end
+  return states.new {
+    sets = self.first:sets(), leaves = self.first:parameters(), data = by_name,
+    places = not data and self.places or nil, some = self.some, device = self.options.device,
+  }
+end
+
+-- After sums of gradients, in a step of other graphs than the first one.
+function Engine:settle()
+  if self.unsettled then presence.settle(self) end
+  self.unsettled = false
+end
+
+--- The step of an optimizer over the parameters of this engine.
+---@param optimizer nnscaler.Optimizer
+---@return nnscaler.Step
+function Engine:step_of(optimizer)
+  local parts
+  return steps.new(function()
+    if not parts then
+      self.states:attach(optimizer)
+      -- Without any trainable parameter there is no step.
+      parts = self.step and { { program = self.step, states = self.states } } or {}
+    end
+    return parts
+  end, self.sharing, function() self:settle() end)
 end
 
 -- Makes this rank's parts of the weights; no rank ever holds the whole model.
 function Engine:take_parts(program)
   local parts = {}
-  self.shares = program:parameters()
-  for _, list in ipairs { self.shares, program:buffers() } do
+  self.shares, self.trainable = program:parameters(), presence.trainable(self.source)
+  self.buffer_shares = program:buffers()
+  for _, list in ipairs { self.shares, self.buffer_shares } do
     for _, leaf in ipairs(list) do parts[leaf.name] = leaf end
   end
   self.sharing.parts = parts
-  local cap = self.options.bucket_cap_mb
-  cap = cap and math.floor(cap * 2 ^ 20)
-  local with_gradient = self.sharing:agree_gradients(self.shares)
-  self.traffic = program:traffic(cap, with_gradient)
+  self.some = {} -- names of parameters that some rank has a gradient of
+  for _, name in ipairs(self.sharing:agree_gradients(self.shares)) do self.some[name] = true end
+  self.traffic = program:traffic()
   if self.sharing.size > 1 then
     log.info('Program of rank %d: %s', self.sharing.rank,
       traffic.line(program, self.traffic, self.sharing.micro_batches))
   end
-  self.buckets = program:buckets(cap, with_gradient)
   leaves.add_parts(self)
   if self.options.strategy == 'all' then self:broadcast_weights() end
 end
@@ -98,6 +144,7 @@ function Engine:twin(take)
   for key, value in next, self do twin[key] = value end
   twin.take, twin.seeds = take, {}
   leaves.add_parts(twin)
+  if self.states then twin.states = twin:make_states() end
   return twin
 end
 
@@ -160,14 +207,7 @@ end
 
 --- Forgets all gradients.
 function Engine:zero_grad()
-  for _, place in ipairs(self.places) do
-    local gradient = place.table[place.key]
-    if gradient then
-      C.release(gradient)
-      place.table[place.key] = nil
-    end
-  end
-  if self.reducer then self.reducer:forget() end
+  if self.states then self.states:reset() end
 end
 
 --- Gradient of a parameter: the sum over the micro-batches of n·dloss/dw, or nil without a path.
@@ -223,6 +263,7 @@ function Engine:context_of(program, step, k)
   context.seed, context.step = self.options.seed, step
   context.micro = shared and k * shared.units + shared.unit or k
   context.tag = k * program.tags
+  context.last, context.empty, context.states = false, false, self.states
   return context
 end
 
@@ -268,8 +309,9 @@ function Engine:forward(item, step, stage, weight)
 end
 
 -- Runs a backward part of a stage, `B` or `W`. A micro-batch that counts for nothing (its loss may
--- be 0/0) runs only where others wait for its gradients, which are zeros then.
-function Engine:backward(pass, kind, seed_of)
+-- be 0/0) runs only where others wait for its gradients, which are zeros then. The last one may
+-- start sums over ranks.
+function Engine:backward(pass, kind, seed_of, last)
   local program, empty, shared = pass.program, pass.n == 0, self.sharing
   local run = program.stages[pass.stage][kind]
   if not run or (empty and program.tags == 0 and not (shared and shared.lockstep)) then return end
@@ -277,6 +319,7 @@ function Engine:backward(pass, kind, seed_of)
   pass.ran = true
   local seed = pass.loss and (seed_of or self.seed_of)(self, pass.loss, pass.n)
   local context = self:context_of(program, pass.step, pass.micro)
+  context.last, context.empty = last, empty
   if empty then
     self:backward_empty(run, pass, seed, context)
   else
@@ -297,10 +340,7 @@ end
 function Engine:backward_empty(run, pass, seed, context)
   local gradients = {}
   tree.mirror(self.gradients, gradients)
-  comm.mute(true)
-  local ok, message = pcall(C.run, run, self.tensors, pass.saved, gradients, seed, context)
-  comm.mute(false)
-  if not ok then error(message, 0) end
+  C.run(run, self.tensors, pass.saved, gradients, seed, context)
   for _, share in ipairs(self.shares) do
     local parent, key = tree.place(gradients, share.name)
     local place = self.places[share.name]
@@ -309,16 +349,21 @@ function Engine:backward_empty(run, pass, seed, context)
 end
 
 -- The order in which this rank runs forward (F), backward (B) and, where those are apart, weight
--- gradients (W) of its stages on its micro-batches.
+-- gradients (W) of its stages on its micro-batches: that of the first program, or of its plan for
+-- another number of them.
 function Engine:order(count)
-  local stages = self.sharing and self.sharing.stages
-  if stages and stages.count > 1 then return stages:order(count, true) end
-  local order = {}
-  for k = 0, count - 1 do
-    order[2 * k + 1] = { kind = 'F', stage = 0, micro = k }
-    order[2 * k + 2] = { kind = 'B', stage = 0, micro = k }
+  local stages, order = self.sharing and self.sharing.stages, {}
+  if not stages or stages.count == 1 then
+    for k = 0, count - 1 do
+      order[2 * k + 1] = { kind = 'F', stage = 0, micro = k }
+      order[2 * k + 2] = { kind = 'B', stage = 0, micro = k }
+    end
+    return order
   end
-  return order
+  if not self.schedule then
+    self.schedule = { self.first:schedule() } -- and of how many micro-batches
+  end
+  return count == self.schedule[2] and self.schedule[1] or stages:order(count, true)
 end
 
 ---@class nnscaler.StepContext
@@ -328,7 +373,6 @@ end
 ---@field on_loss? fun(k: integer, loss: nnscaler.Tensor, rest: any[]) gets the loss of micro-batch
 ---  k; otherwise it is released
 ---@field unsummed? boolean leave out the sum of gradients over ranks
----@field late_sums? boolean leave it to `sum_gradients`
 
 --- Forward and backward of the micro-batches of one step, in the order of the schedule.
 ---@param samples any[]
@@ -336,7 +380,7 @@ end
 ---@return { loss: number, weight: number, losses: number[], outputs: any[] }
 function Engine:train_step(samples, context)
   self.buffer_contents:reset()
-  if self.reducer then self.reducer:reset() end
+  if self.states then self.states:begin() end
   local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
   self.told = {}
   local shared = self.sharing
@@ -344,12 +388,13 @@ function Engine:train_step(samples, context)
     shared:check_samples(samples, context.step or 0, self.fields and self.fields:version())
   end
   launch.at_phase 'forward'
-  local sums = not (context.unsummed or context.late_sums)
   local items, backwards = self:rounds(samples), 0
   local order = self:order(#items)
   for _, action in ipairs(order) do
     if action.kind ~= 'F' then backwards = backwards + 1 end
   end
+  -- Sums of gradients may start in the last backward.
+  local sums = shared and not context.unsummed and not self.late_sums
   for _, action in ipairs(order) do
     local item = items[action.micro + 1]
     local key, k = action.stage * #items + action.micro, item.micro + 1
@@ -359,10 +404,7 @@ function Engine:train_step(samples, context)
     else
       local pass = passes[key]
       backwards = backwards - 1
-      if shared and backwards == 0 and sums then
-        self.reducer:arm(pass.program.addends)
-      end
-      self:backward(pass, action.kind, context.seed_of)
+      self:backward(pass, action.kind, context.seed_of, sums and backwards == 0)
       if action.kind == 'W' or not pass.program.stages[action.stage].W then
         finish(pass)
         passes[key] = nil
@@ -383,26 +425,20 @@ function Engine:train_step(samples, context)
   end
   comm.flush()
   -- Sums of gradients come first on all ranks: some have started in backward.
-  if shared and sums then self.reducer:finish() end
+  if sums and self.step then
+    self.step.sum(self.states)
+    self.states:wait()
+  end
   self.buffer_contents:commit()
   if shared then
     local other = self.fields and self.fields.current ~= '' and 1 or 0
     for _, item in ipairs(items) do other = item.program.other and 1 or other end
     total, weight, other = unpack(shared:over_all { total, weight, other })
-    if other > 0 and sums then presence.settle(self) end
-    self.owed = context.late_sums and { settle = other > 0 } or nil
+    self.unsettled = other > 0 and not context.unsummed
+    if sums then self:settle() end
   end
   return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
     outputs = outputs }
-end
-
---- Sums the gradients of a step over the ranks, where `late_sums` has left that to its caller.
-function Engine:sum_gradients()
-  local owed = self.owed
-  self.owed = nil
-  if not owed then return end
-  self.reducer:finish()
-  if owed.settle then presence.settle(self) end
 end
 
 -- Stages of this rank that a micro-batch goes through, ascending.

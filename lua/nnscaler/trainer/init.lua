@@ -21,8 +21,8 @@ local M = {}
 ---@field model nnscaler.nn.Module
 ---@field engine nnscaler.Engine
 ---@field optimizer nnscaler.Optimizer
+---@field update nnscaler.Step the step of the optimizer
 ---@field store nnscaler.Store
----@field late_sums boolean whether gradients are summed over ranks after before_sync_grad
 ---@field schedule fun(step: integer): number learning rate after `step` steps
 ---@field train_loader table
 ---@field val_loader table|nil

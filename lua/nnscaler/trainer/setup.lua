@@ -157,10 +157,11 @@ function M.run(t)
   save_dir.claim(t)
   t.optimizer = optim.new(job.optimizer, t.engine.parameters)
   if t.sharing then slots.check_parts(t.optimizer, t.sharing.parts) end
+  t.update = t.engine:step_of(t.optimizer)
   t.store = store.of_engine(t.model, t.engine, t.sharing)
   -- Who looks at gradients before they are summed finds the addends of this rank.
-  t.late_sums = t.sharing ~= nil and t.hooks:any { 'before_sync_grad' }
-  if t.late_sums then
+  t.engine.late_sums = t.sharing ~= nil and t.hooks:any { 'before_sync_grad' }
+  if t.engine.late_sums then
     t.log.info 'before_sync_grad is hooked: gradients are summed after it, not beside backward'
   end
   t.schedule = schedules.new(job.lr_scheduler, {

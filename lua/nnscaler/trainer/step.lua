@@ -37,22 +37,22 @@ local function fetch(t)
   return samples
 end
 
--- Scales, clips and applies the gradients; returns norm and learning rate.
+-- Sums, scales, clips and applies the gradients; returns norm and learning rate.
 local function update(t, result)
-  local hooks, optimizer = t.hooks, t.optimizer
+  local hooks, step = t.hooks, t.update
   hooks:fire('before_sync_grad', t)
-  if t.late_sums then t.engine:sum_gradients() end
+  step:sum()
   hooks:fire('after_sync_grad', t)
   local lr = t.schedule(t.step)
   if result.weight == 0 then
     t:say('warning', 'step %d has no label that counts: no update', t.step + 1)
     return 0, lr
   end
-  optimizer:collect(function(name) return t.engine:grad(name) end)
-  local gnorm = optimizer:scale(1 / result.weight, t.sharing)
+  step:scale(1 / result.weight)
+  local gnorm = step:norm()
   hooks:fire('before_gnorm_clip', t)
   local usable = is_usable(t, result.loss, gnorm)
-  if usable then optimizer:clip(gnorm, t.args.optimizer.clip_gnorm or 0) end
+  if usable then step:clip(gnorm, t.args.optimizer.clip_gnorm or 0) end
   hooks:fire('after_gnorm_clip', t, gnorm)
   if decisions.skips(t) then
     t:say('info', 'step %d: no update, as a hook has asked', t.step + 1)
@@ -60,7 +60,7 @@ local function update(t, result)
   end
   if usable then
     hooks:fire('before_optimizer_step', t)
-    optimizer:step(lr)
+    step:update(lr)
     hooks:fire('after_optimizer_step', t)
   end
   return gnorm, lr
@@ -80,8 +80,7 @@ function M.run(t)
   local samples = fetch(t)
   hooks:fire('on_train_step_start', t, samples)
   local computing = base.clock()
-  local result = t.engine:train_step(samples, { step = t.step, seed = t.seed,
-    late_sums = t.late_sums })
+  local result = t.engine:train_step(samples, { step = t.step, seed = t.seed })
   hooks:fire('on_train_step_end', t, result.outputs)
   hooks:fire('after_aggregate_train_step_outputs', t, result, result.loss)
   launch.at_phase 'update'

@@ -33,6 +33,7 @@ end
 ---@return nnscaler.verify.Trial
 function M.run(engine, steps, how)
   local optimizer = optim.new(how.optimizer, engine.parameters)
+  local update = engine:step_of(optimizer)
   local out = { steps = {}, gradients = {}, names = {}, lr = optimizer.lr,
     initial = contents(engine.parameters) }
   for i, parameter in ipairs(engine.parameters) do out.names[i] = parameter.name end
@@ -42,15 +43,15 @@ function M.run(engine, steps, how)
       seed = how.seed })
     local step = { loss = result.loss, weight = result.weight, gnorm = 0 }
     if result.weight > 0 then
-      optimizer:collect(function(name) return engine:grad(name) end)
-      step.gnorm = optimizer:scale(1 / result.weight, engine.sharing)
-      if s == 1 then
-        for i, slot in ipairs(optimizer.active) do
-          out.gradients[slot.name] = optimizer.gradients[i]:detach():clone()
-        end
+      update:sum()
+      update:scale(1 / result.weight)
+      step.gnorm = update:norm()
+      for _, slot in ipairs(s == 1 and optimizer.slots or {}) do
+        local gradient = engine:grad(slot.name)
+        if gradient then out.gradients[slot.name] = gradient:detach():clone() end
       end
-      optimizer:clip(step.gnorm, how.clip_gnorm or 0)
-      optimizer:step(optimizer.lr)
+      update:clip(step.gnorm, how.clip_gnorm or 0)
+      update:update(optimizer.lr)
     end
     out.steps[s] = step
   end

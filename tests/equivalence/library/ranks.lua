@@ -342,6 +342,8 @@ function M.rules()
     self.b = parallel('tp', 2)
   end
   out.sizes = message(nnscaler.build_optimizer, Two():materialize(1), 'sgd', {})
+  out.parts = message(nnscaler.build_optimizer, parallel('fsdp', 1):materialize(1),
+    { defaults = { lr = 1 }, update = function() end }, {})
   local tp = parallel('tp', 2):materialize(1)
   out.sample = message(tp, x * (comm.current():rank() + 1))
   local End = nn.class 'End'

@@ -27,7 +27,11 @@ local function broken() fail('plan', 'policies.mine', 'no way to cut it', 'cut l
 ---@return string
 return function(argument)
   local a = base.json_decode(argument)
-  local rank = comm.current():rank()
+  local rank, said, log = comm.current():rank(), {}, base.log
+  base.log = function(level, name, text)
+    said[#said + 1] = text
+    return log(level, name, text)
+  end
   local ok, result = pcall(function()
     local engine = Program.new(Net(), {
       seed = a.seeds and a.seeds[rank + 1] or 1, device = 'cpu', gen_savedir = a.folder
@@ -39,7 +43,8 @@ return function(argument)
     local step = engine:train_step({ { x = x } }, { step = 0 })
     local weights = {}
     for _, p in ipairs(engine.parameters) do weights[p.name] = p.data:tolist() end
-    return base.json_encode { loss = step.loss, path = engine.paths[1], weights = weights }
+    return base.json_encode { loss = step.loss, path = engine.paths[1], weights = weights,
+      said = table.concat(said, '\n') }
   end)
   if not ok and a.raise then error(result, 0) end -- the others would wait for this rank
   return ok and result or base.json_encode { failed = tostring(result) }

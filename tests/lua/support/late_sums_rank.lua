@@ -21,11 +21,13 @@ return function()
   local out = {}
   for _, late in ipairs { true, false } do
     program:zero_grad()
-    program:train_step({ sample, sample }, { step = 0, late_sums = late })
+    program.late_sums = late
+    program:train_step({ sample, sample }, { step = 0 })
     out[#out + 1] = program:grad('a.weight'):clone():tolist()
-    program:sum_gradients()
+    program.step.sum(program.states)
+    program.states:wait()
     out[#out + 1] = program:grad('a.weight'):clone():tolist()
   end
   return base.json_encode { addend = out[1], late = out[2], beside = out[3], again = out[4],
-    copied = program.reducer.copied }
+    copied = program.states.copied }
 end

@@ -130,7 +130,7 @@ class World {
     }
   }
 
-  // Gradients summed over the ranks that say so, and their bytes by the buckets of each rank.
+  // Gradients summed over the ranks that say so, and their bytes by the sets of each rank.
   void sum_gradients() {
     if (!programs_.plan || !ranks_[0].program().training) return;
     std::vector<std::map<int, Array>> sums(ranks_.size());
@@ -145,14 +145,15 @@ class World {
           if (const Array* theirs = gradient(other, p.slot(id).name)) add_into(sum, *theirs);
         sums[r][id] = sum;
       }
-      for (const Bucket& bucket : buckets(p, 1 << 20)) {
+      for (const GradientSet& set : p.sets) {
+        if (set.ranks.empty() || set.parameters.empty() || set.late) continue;
         int64_t elements = 0;
-        for (int id : bucket.parameters) elements += numel(p.slot(id).type.shape);
-        const auto at = std::find(bucket.ranks.begin(), bucket.ranks.end(), static_cast<int>(r));
-        ranks_[r].count_step(bucket.ranks.size(),
-                             all_reduce_sends(elements, static_cast<int64_t>(bucket.ranks.size()),
-                                              at - bucket.ranks.begin()) *
-                                 size_of(p.slot(bucket.parameters[0]).type.dtype));
+        for (int id : set.parameters) elements += numel(p.slot(id).type.shape);
+        const auto at = std::find(set.ranks.begin(), set.ranks.end(), static_cast<int>(r));
+        ranks_[r].count_step(set.ranks.size(),
+                             all_reduce_sends(elements, static_cast<int64_t>(set.ranks.size()),
+                                              at - set.ranks.begin()) *
+                                 size_of(p.slot(set.parameters[0]).type.dtype));
       }
     }
     for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].gradients = std::move(sums[r]);

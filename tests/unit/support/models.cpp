@@ -216,7 +216,7 @@ std::string miscounted(const Programs& programs, const Outcome& got) {
     const lower::Program& program = programs.ranks[r].program;
     const Measured& measured = got.ranks[r];
     std::map<std::string, int64_t> sent, calls;
-    for (const lower::Traffic& t : lower::traffic(program, lower::buckets(program, 1 << 20))) {
+    for (const lower::Traffic& t : lower::traffic(program)) {
       const std::string key = fmt::format("{} {} {}", t.segment, t.op, t.ranks);
       const auto runs = measured.runs.find(t.segment);
       const int64_t times = t.segment == "step"           ? 1

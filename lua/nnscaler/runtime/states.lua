@@ -1,0 +1,386 @@
+--- States of this rank's parameters as the step of an optimizer works on them: weights, gradients
+--- by sets, slots of the optimizer. Gradients that ranks sum lie in one flat tensor a set, made at
+--- the first of them: products are written into it, addends are added to it, and the sum of a set
+--- is one all-reduce in place. A sum that backward marks starts there, in the order of sets, so
+--- that all ranks agree; back ends that work asynchronously overlap it with what is left of it.
+local C = require 'nnscaler._C.runtime'
+local base = require 'nnscaler._C.base'
+local groups = require 'nnscaler.runtime.groups'
+local tensor = require 'nnscaler.tensor'
+
+local M = {}
+
+---@class nnscaler.Sum of the gradient of one parameter
+---@field name string of the parameter
+---@field ranks integer[]
+
+---@alias nnscaler.ReducerHook fun(sum: nnscaler.Sum, gradient: nnscaler.Tensor)
+
+---@class nnscaler.Leaf of the program: a parameter
+---@field name string
+---@field shape integer[]
+---@field dtype string
+---@field holders integer|nil ranks that hold the same part
+
+---@class nnscaler.States
+---@field sets table[] { ranks, names, flat, views, handle, asked, moving }
+---@field optimizer nnscaler.Optimizer|nil that updates the weights
+---@field copied integer elements that sums have copied: of gradients that were put elsewhere
+local States = {}
+States.__index = States
+
+-- Gives the tables of gradients the homes of what lies in flat tensors.
+local function add_homes(self, places)
+  local homes = {} -- table → key → { set, place in it }
+  for _, set in ipairs(self.sets) do
+    for i, name in ipairs(set.ranks and set.names or {}) do
+      local place = places[name]
+      local of = homes[place.table]
+      if not of then
+        of = {}
+        homes[place.table] = of
+        setmetatable(place.table, { home = function(_, key)
+          local home = of[key]
+          return home and self:views(home.set)[home.place]
+        end })
+      end
+      of[place.key] = { set = set, place = i }
+    end
+  end
+end
+
+-- Whether some rank has any gradient of a set.
+local function any_of(self, set)
+  for _, name in ipairs(set.names) do
+    if self.some[name] then return true end
+  end
+  return false
+end
+
+--- Makes the states of a program's parameters.
+---@param options { sets: table[], leaves: nnscaler.Leaf[], data: table<string, nnscaler.Tensor>,
+---  places?: table, some?: table<string, boolean>, device?: string, hooks?: table }
+---  sets as the program tells them; data: weights by name; places of gradients by name, else
+---  gradients are those of autograd (`weight.grad`); some: names of parameters that some rank has a
+---  gradient of; hooks: { before = ReducerHook[], after = ReducerHook[] }
+---@return nnscaler.States
+function M.new(options)
+  local self = setmetatable({ sets = {}, leaves = {}, data = options.data,
+    places = options.places, some = options.some or {}, device = options.device, started = 0,
+    absent = {}, copied = 0,
+    hooks = options.hooks or { before = {}, after = {} }, slots = {},
+    times = { steps = 0, moving = 0, under_way = 0, waited = 0 } }, States)
+  for _, leaf in ipairs(options.leaves) do self.leaves[leaf.name] = leaf end
+  for k, set in ipairs(options.sets) do
+    self.sets[k] = { ranks = set.ranks, names = set.names, one = true }
+    local first
+    for _, name in ipairs(set.names) do
+      local holders = self.leaves[name].holders or 1
+      first = first or holders
+      self.sets[k].one = self.sets[k].one and holders == first
+    end
+    self.sets[k].holders = first
+    self.sets[k].late = set.ranks and not any_of(self, set)
+  end
+  if self.places then add_homes(self, self.places) end
+  return self
+end
+
+--- What may be summed, parameter by parameter, in the order that all ranks keep.
+---@return nnscaler.Sum[]
+function States:sums()
+  local list = {}
+  for _, set in ipairs(self.sets) do
+    for _, name in ipairs(set.ranks and set.names or {}) do
+      list[#list + 1] = { name = name, ranks = set.ranks }
+    end
+  end
+  return list
+end
+
+--- Gradient of a parameter, or nil.
+---@param name string
+---@return nnscaler.Tensor|nil
+function States:gradient(name)
+  if not self.places then return self.data[name].grad end
+  local place = self.places[name]
+  return place.table[place.key]
+end
+
+local function set_gradient(self, name, gradient)
+  if not self.places then
+    self.data[name].grad = gradient
+    return
+  end
+  local place = self.places[name]
+  place.table[place.key] = gradient
+end
+
+-- The flat tensor of a set, as the gradients in it.
+function States:views(set)
+  if not set.views then
+    local shapes = {}
+    for i, name in ipairs(set.names) do shapes[i] = self.leaves[name].shape end
+    set.flat, set.views = C.flat(self.leaves[set.names[1]].dtype, self.device or 'cpu', shapes)
+  end
+  return set.views
+end
+
+--- Forgets gradients, and that they were summed.
+function States:reset()
+  for name in next, self.leaves do
+    if self:gradient(name) then
+      if self.places then C.release(self:gradient(name)) end
+      set_gradient(self, name, nil)
+    end
+  end
+  for _, set in ipairs(self.sets) do
+    -- Views that the collector has not met yet would keep the whole of it.
+    if set.views then C.release(set.flat, unpack(set.views)) end
+    set.flat, set.views = nil, nil
+  end
+  self:begin()
+end
+
+--- Gradients are addends of this rank from now on.
+function States:begin()
+  for _, set in ipairs(self.sets) do
+    set.asked, set.told, set.handle, set.moving = nil, nil, nil, nil
+  end
+  self.started, self.absent = 0, {}
+end
+
+--- Whether a parameter has a gradient that backward has made.
+---@param name string
+---@return boolean
+function States:has(name)
+  return self.leaves[name] ~= nil and not self.absent[name] and self:gradient(name) ~= nil
+end
+
+-- Notes that the sum of a set is there.
+function States:arrive(set)
+  local times = self.times
+  set.moving = false
+  times.moving = times.moving - 1
+  if times.moving == 0 then times.under_way = times.under_way + base.clock() - times.since end
+end
+
+-- Drives on what is under way: some back ends move only when they are asked.
+function States:poll()
+  for _, set in ipairs(self.sets) do
+    if set.moving and set.handle:done() then self:arrive(set) end
+  end
+end
+
+-- Makes the gradients of a set whole: a rank without one adds zeros, and what was put elsewhere is
+-- copied. Those that no rank has stay away, zeros in their place of the flat tensor.
+function States:fill(set)
+  for i, name in ipairs(set.names) do
+    local gradient = self:gradient(name)
+    if gradient and self.places and not rawequal(gradient, self:views(set)[i]) then
+      self:views(set)[i]:copy_(gradient)
+      self.copied = self.copied + gradient:numel()
+      set_gradient(self, name, self:views(set)[i])
+    elseif not gradient then
+      local leaf = self.leaves[name]
+      local zeros
+      if self.places then
+        zeros = self:views(set)[i]
+        zeros:zero_()
+      elseif self.some[name] then
+        zeros = tensor.zeros(leaf.shape, { dtype = leaf.dtype, device = self.device })
+      end
+      if self.some[name] then
+        set_gradient(self, name, zeros)
+        self.absent[name] = true
+      end
+    end
+  end
+end
+
+local function call(self, hooks, set)
+  for _, name in ipairs(#hooks > 0 and set.names or {}) do
+    if self.some[name] then
+      for _, hook in ipairs(hooks) do
+        hook({ name = name, ranks = set.ranks }, self:gradient(name))
+      end
+    end
+  end
+end
+
+-- Starts the sum of a set, unless it is under way.
+function States:ask(set, ranks)
+  if set.asked or not any_of(self, set) then return end
+  set.asked = ranks
+  tensor.no_grad(function()
+    self:fill(set)
+    call(self, self.hooks.before, set)
+    local group = groups.group(ranks)
+    if not self.places then -- gradients as autograd made them
+      for _, name in ipairs(set.names) do
+        local gradient = self:gradient(name)
+        if gradient then group:all_reduce(gradient) end
+      end
+      return
+    end
+    local times, began = self.times, base.clock()
+    if times.moving == 0 then times.since = began end
+    times.moving, set.moving = times.moving + 1, true
+    set.handle = group:all_reduce_async(set.flat)
+    times.waited = times.waited + base.clock() - began
+  end)
+end
+
+--- Starts the sums of the sets up to number k, as backward does where it has made their last
+--- addends; nothing where `k` is nil.
+---@param k integer|nil
+function States:start(k)
+  if not k then return end
+  self:poll()
+  for i = self.started + 1, k do
+    local set = self.sets[i]
+    if set.ranks then self:ask(set, set.ranks) end
+  end
+  self.started = math.max(self.started, k)
+end
+
+--- Starts the sum of a set over ranks, in place; `wait` ends it.
+---@param k integer
+---@param ranks integer[]
+function States:sum(k, ranks) self:ask(self.sets[k], ranks) end
+
+--- Waits for all sums.
+function States:wait()
+  local times, any = self.times, false
+  for _, set in ipairs(self.sets) do
+    if set.asked then
+      if set.handle then
+        any = true
+        local asked = base.clock()
+        set.handle:wait()
+        times.waited = times.waited + base.clock() - asked
+        if set.moving then self:arrive(set) end
+        set.handle = nil
+      end
+      if not set.told then
+        set.told = true
+        tensor.no_grad(call, self, self.hooks.after, set)
+      end
+    end
+  end
+  if any then times.steps = times.steps + 1 end
+end
+
+-- Gives this rank the gradient number i of a set that some rank has made one of.
+function States:complete(set, i)
+  local name = set.names[i]
+  if not self:gradient(name) then
+    local leaf = self.leaves[name]
+    local gradient = set.ranks and self:views(set)[i]
+      or tensor.empty(leaf.shape, { dtype = leaf.dtype, device = self.device })
+    if set.late or not set.ranks then gradient:zero_() end -- else it is in the sum of the set
+    set_gradient(self, name, gradient)
+  end
+  if set.late then groups.group(set.ranks):all_reduce(self:gradient(name)) end
+end
+
+--- After the sums of a step in which other graphs than the first one ran: drops gradients that no
+--- rank has made, and sums those of which the first graph has none.
+---@param any table<string, boolean> by name: whether some rank has made a gradient
+function States:settle(any)
+  for _, set in ipairs(self.sets) do
+    for i, name in ipairs(set.names) do
+      if not any[name] then
+        set_gradient(self, name, nil)
+      else
+        tensor.no_grad(self.complete, self, set, i)
+      end
+    end
+  end
+end
+
+--- How long sums were under way, and the share of that in which this rank did not wait for them;
+--- nil where there are none.
+---@return { seconds: number, hidden: number }|nil seconds a step; hidden: from 0 to 1
+function States:overlapped()
+  local times = self.times
+  if times.steps == 0 or times.under_way == 0 then return nil end
+  return { seconds = times.under_way / times.steps,
+    hidden = math.max(0, 1 - times.waited / times.under_way) }
+end
+
+-- Parameters of a set that have gradients, and these; of `holders` ranks each, where told. The
+-- kernels walk both by address: what lies otherwise than its weight is laid as that.
+local function list_of(self, k, holders)
+  local set, names, weights, gradients = self.sets[k], {}, {}, {}
+  for _, name in ipairs(set.names) do
+    local gradient = self:gradient(name)
+    if gradient and (not holders or (self.leaves[name].holders or 1) == holders) then
+      local n = #names + 1
+      names[n], weights[n], gradients[n] = name, self.data[name], gradient
+    end
+  end
+  local found = { unpack(gradients) }
+  require('nnscaler._C.train').align(weights, gradients)
+  for i, gradient in ipairs(gradients) do
+    if not rawequal(gradient, found[i]) then set_gradient(self, names[i], gradient) end
+  end
+  return gradients, names
+end
+
+-- The same as few tensors as there are.
+local function pieces(self, k, holders)
+  local set = self.sets[k]
+  if set.flat and not set.late and (not holders or set.one) then
+    return (not holders or set.holders == holders) and { set.flat } or {}
+  end
+  return (list_of(self, k, holders))
+end
+
+--- Multiplies the gradients of a set by a factor.
+---@param k integer
+---@param factor number
+function States:scale(k, factor)
+  if factor ~= 1 then require('nnscaler._C.train').scale(pieces(self, k), factor) end
+end
+
+--- Sum of the squares of a set's gradients, of those that so many ranks hold.
+---@param k integer
+---@param holders integer
+---@return number
+function States:squares(k, holders)
+  return require('nnscaler._C.train').scale_and_norm(pieces(self, k, holders), 1) ^ 2
+end
+
+--- Clips the gradients of a set to a norm of all gradients, as torch.nn.utils.clip_grad_norm_ does.
+---@param k integer
+---@param norm number of all gradients
+---@param maximum number 0: no clipping
+function States:clip(k, norm, maximum)
+  local factor = maximum > 0 and maximum / (norm + 1e-6) or 1
+  if factor < 1 then self:scale(k, factor) end
+end
+
+--- Updates the weights of a set.
+---@param k integer
+---@param lr number learning rate of the default group
+function States:update(k, lr)
+  local gradients, names = list_of(self, k)
+  local slots = {}
+  for i, name in ipairs(names) do slots[i] = self.slots[name] end
+  self.optimizer:update(slots, gradients, lr)
+end
+
+--- Has an optimizer update the weights.
+---@param optimizer nnscaler.Optimizer
+---@param name_of? fun(name: string): string of a parameter in the optimizer, if it has other names
+function States:attach(optimizer, name_of)
+  self.optimizer, self.slots = optimizer, {}
+  for name in next, self.leaves do
+    local there = name
+    if name_of then there = name_of(name) end
+    self.slots[name] = there and optimizer.by_name[there]
+  end
+end
+
+return M
