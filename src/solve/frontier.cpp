@@ -91,7 +91,8 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
   const auto bit = static_cast<uint16_t>(1u << code);
   if (!(entry.exists & bit)) {
     work.micro += piece.forward.all();
-    entry.exists |= bit;
+    // What costs nothing may as well be made again.
+    if (memory_ || piece.forward.all() > 0) entry.exists |= bit;
   }
   for (int i = 0; i < gradients; ++i) {
     if (entry.gradients & bit) {
@@ -112,6 +113,8 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
 bool Mover::settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const {
   const Leaf& leaf = space_.leaves()[at(live.leaf)];
   if (!leaf.rests) return true;
+  // Where one that is not trained rests is no matter of time: slices of it cost nothing.
+  if (!memory_ && !leaf.trained) return true;
   if (entry.first == kNone) {
     entry.first = code;
     entry.made = whole || code == kAddend ? kWhole : code;
@@ -143,10 +146,17 @@ void Mover::read_alone(Work& work, int number, Code code, int gradients) const {
   use(work, entry, {leaf.type, leaf.requires_grad, 0, 1, number}, code, gradients, false);
 }
 
+// Whether it is to be decided where a value rests.
+bool Mover::decides(const Live& live) const {
+  if (live.leaf < 0) return false;
+  const Leaf& leaf = space_.leaves()[at(live.leaf)];
+  return leaf.rests && (memory_ || leaf.trained);
+}
+
 uint32_t Mover::homes(int step) const {
   uint32_t n = 1;
   for (const Live& live : space_.steps()[at(step)].enter)
-    if (live.leaf >= 0 && space_.leaves()[at(live.leaf)].rests) n *= 2;
+    if (decides(live)) n *= 2;
   return n;
 }
 
@@ -168,7 +178,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
   std::vector<bool> chosen(step.enter.size());
   for (size_t i = 0; i < step.enter.size(); ++i) {
     const Live& l = step.enter[i];
-    if (l.leaf < 0 || !space_.leaves()[at(l.leaf)].rests) continue;
+    if (!decides(l)) continue;
     chosen[i] = choice & 1u;
     choice >>= 1;
   }
@@ -256,8 +266,13 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     }
     root = renamed[root];
   };
-  for (int place : step.survive) {
-    Entry entry = frontier.entries[at(place)];
+  for (size_t i = 0; i < step.survive.size(); ++i) {
+    Entry entry = frontier.entries[at(step.survive[i])];
+    // Conversions that nobody wants any more are forgotten.
+    entry.exists &= step.codes[i];
+    entry.gradients &= step.codes[i];
+    for (Code code = 0; code < kCodes; ++code)
+      if (!(step.codes[i] >> code & 1u)) entry.roots[code] = kNone;
     rename(entry.root);
     for (uint8_t& root : entry.roots) rename(root);
     entries.push_back(entry);
@@ -274,8 +289,10 @@ std::optional<double> Mover::excess(const Frontier& a, const Frontier& b,
     const Entry &x = a.entries[i], &y = b.entries[i];
     if (std::memcmp(&x, &y, sizeof x) == 0) continue;
     const Live& l = live[i];
-    if (x.first != y.first || x.differs != y.differs || (x.first != kNone && x.made != y.made) ||
-        x.contiguous < y.contiguous)
+    // A weight that rests whole whatever comes can be read in every way that one whole now can.
+    const bool free = x.made == kWhole && y.made == kWhole && (x.differs || x.first == kWhole);
+    if (x.contiguous < y.contiguous || (!free && (x.first != y.first || x.differs != y.differs ||
+                                                  (x.first != kNone && x.made != y.made))))
       return std::nullopt;
     const bool weight = l.leaf >= 0;
     // A contribution to the gradient of the value as it was made.
@@ -328,6 +345,7 @@ std::vector<std::vector<Live>> live_of(const Space& space) {
     for (size_t i = 0; i < step.survive.size(); ++i) {
       next.push_back(all[at(step.survive[i])]);
       next.back().readers = step.readers[i];
+      next.back().codes = step.codes[i];
     }
     out.push_back(std::move(next));
   }

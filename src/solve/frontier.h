@@ -68,6 +68,7 @@ class Mover {
 
  private:
   struct Work;
+  bool decides(const Live& live) const;
   void use(Work& work, Entry& entry, const Live& live, Code code, int gradients, bool read) const;
   bool settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const;
   void read_alone(Work& work, int leaf, Code code, int gradients) const;

@@ -133,7 +133,7 @@ void Space::find_kinds() {
   const plan::Builder builder(problem_.graph, problem_.plan_ngpus, problem_.runtime_ngpus);
   std::map<std::string, int> known;
   kind_.assign(graph.nodes.size(), -1);
-  codes_.assign(graph.values.size(), 0);
+  readers_.resize(graph.values.size());
   for (const Node& node : graph.nodes) {
     if (!live_[at(node.id)]) continue;
     const auto [entry, fresh] =
@@ -142,12 +142,25 @@ void Space::find_kinds() {
       kinds_.push_back({node.id, candidates_of(graph, node, problem_.plan_ngpus, builder)});
     kind_[at(node.id)] = entry->second;
     const auto inputs = graph::inputs_of(node);
-    for (const Candidate& c : kinds_[at(entry->second)].candidates)
-      for (size_t i = 0; i < inputs.size(); ++i)
-        codes_[at(inputs[i])] |= static_cast<uint16_t>(1u << c.inputs[i]);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      uint16_t codes = 0;
+      for (const Candidate& c : kinds_[at(entry->second)].candidates)
+        codes |= static_cast<uint16_t>(1u << c.inputs[i]);
+      readers_[at(inputs[i])].push_back({node.id, codes});
+    }
   }
+  const int end = static_cast<int>(graph.nodes.size());
   for (const graph::Nest& nest : graph.outputs)
-    graph::for_each_value(nest, [&](int id) { codes_[at(id)] |= 1u << kWhole; });
+    graph::for_each_value(nest, [&](int id) { readers_[at(id)].push_back({end, 1u << kWhole}); });
+  for (std::vector<Reader>& readers : readers_)  // each tells of all from it on
+    for (size_t i = readers.size(); i-- > 1;) readers[i - 1].codes |= readers[i].codes;
+}
+
+uint16_t Space::codes_after(int value, int node) const {
+  const auto& readers = readers_[at(value)];
+  const auto next = std::upper_bound(readers.begin(), readers.end(), node,
+                                     [](int n, const Reader& reader) { return n < reader.node; });
+  return next == readers.end() ? uint16_t{0} : next->codes;
 }
 
 // Which values require gradients, and get one: as the tape of a whole call finds it.
@@ -196,7 +209,6 @@ void Space::find_leaves() {
         producer < 0 ? std::vector<int>{} : graph::inputs_of(graph.nodes[at(producer)]);
     const bool own = std::find(inputs.begin(), inputs.end(), buffer) != inputs.end();
     if (uses_[at(buffer)] > 0 && !(own && uses_[at(buffer)] == 1)) ++uses_[at(buffer)];
-    codes_[at(value)] |= codes_[at(buffer)] | 1u << kWhole;
   }
   for (const graph::Value& value : graph.values) {
     if (value.producer >= 0) continue;

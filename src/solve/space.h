@@ -46,7 +46,7 @@ constexpr int kManyReaders = 4;
 struct Live {
   int type = 0;  // in Space::types
   bool requires_grad = false;
-  uint16_t codes = 0;  // of all its uses, a bit each
+  uint16_t codes = 0;  // of the uses to come, a bit each
   int readers = 0;     // how often later steps read it, at most kManyReaders
   int leaf = -1;       // in Space::leaves
   auto operator<=>(const Live&) const = default;
@@ -78,9 +78,10 @@ struct Step {
     auto operator<=>(const Update&) const = default;
   };
   std::vector<Update> updates;
-  std::vector<int> survive;  // of live, enter, results: what later steps read
-  std::vector<int> readers;  // of those, as in Live
-  std::vector<bool> loss;    // of the results of the model: whether it gets a gradient
+  std::vector<int> survive;     // of live, enter, results: what later steps read
+  std::vector<int> readers;     // of those, as in Live
+  std::vector<uint16_t> codes;  // of those, as in Live
+  std::vector<bool> loss;       // of the results of the model: whether it gets a gradient
   auto operator<=>(const Step&) const = default;
 };
 
@@ -129,6 +130,7 @@ class Space {
   void add_results(std::vector<int>& alive);
   void find_segments();
   Live live_of(int value);
+  uint16_t codes_after(int value, int node) const;
   int add(Step step);
   CallPiece make(int kind, size_t candidate, const Asked& asked) const;
 
@@ -149,7 +151,11 @@ class Space {
   // By value:
   std::vector<bool> requires_, gets_;
   std::vector<int> uses_, leaf_of_;
-  std::vector<uint16_t> codes_;
+  struct Reader {
+    int node = 0;
+    uint16_t codes = 0;
+  };
+  std::vector<std::vector<Reader>> readers_;  // by value, in program order
   mutable std::map<std::tuple<int, size_t, Asked>, CallPiece> pieces_;
   mutable std::unordered_map<uint64_t, const CallPiece*> of_step_;
   struct OfType {  // of one type, by codes

@@ -34,7 +34,7 @@ std::string block_of(const std::string& module) {
 }  // namespace
 
 Live Space::live_of(int value) {
-  return {type_of(value), requires_[at(value)], codes_[at(value)], 0, leaf_of(value)};
+  return {type_of(value), requires_[at(value)], 0, 0, leaf_of(value)};
 }
 
 int Space::add(Step step) {
@@ -97,6 +97,7 @@ void Space::find_steps() {
       if (left[at(alive[i])] == 0) continue;
       step.survive.push_back(static_cast<int>(i));
       step.readers.push_back(std::min(left[at(alive[i])], kManyReaders));
+      step.codes.push_back(codes_after(alive[i], node.id));
       next.push_back(alive[i]);
     }
     alive = std::move(next);
