@@ -12,7 +12,8 @@ local page = 'docs/import.md'
 -- ranks, plan_ngpus, policy
 local plans = { { 1, 1, 'dp' }, { 2, 1, 'dp' }, { 2, 2, 'tp' }, { 2, 2, 'pp' } }
 local names = 'gpt2 llama qwen2 qwen3 mistral gemma phi bert roberta t5 mixtral deepseek_v2 vit '
-  .. 'dinov2 resnet18 swin_t convnext timm_vit efficientnet'
+  .. 'dinov2 resnet18 swin_t convnext timm_vit efficientnet whisper clip unet dit detr '
+  .. 'graph_network'
 
 local missing = python.lacks 'transformers, torchvision, timm'
 local folder, rows = nil, {}
@@ -22,7 +23,7 @@ local function outcome(name, plan)
   local path = ('%s/%s'):format(folder, name)
   local ok, all = pcall(on_ranks, plan[1], 'tests.equivalence.import.rank', {
     model = path .. '.pt2', values = path .. '.safetensors', ranks = plan[1], plan = plan[2],
-    policy = plan[3], rows = 2,
+    policy = plan[3], rows = 2, rate = 1e-3,
   })
   if not ok then return nil, tostring(all):match '^[^\n]*' end
   local far = 0

@@ -8,12 +8,12 @@ local job = require 'nnscaler.job'
 local nn = require 'nnscaler.nn'
 local trainer = require 'nnscaler.trainer'
 
-local STEPS, MICRO_BATCHES, RATE = 3, 2, 0.1
+local STEPS, MICRO_BATCHES = 3, 2
 
--- What is only rounding, as a bias of keys that softmax cancels, is held against 1e-6.
+-- What is only rounding, as a bias of keys that softmax cancels, is held against 1e-3.
 local function distance(got, want)
   local norm = want:double():norm():item()
-  return (got:double() - want:double()):norm():item() / math.max(norm, 1e-6)
+  return (got:double() - want:double()):norm():item() / math.max(norm, 1e-3)
 end
 
 -- A model of Lua around the exported one, which returns scores.
@@ -46,7 +46,7 @@ return function(argument)
     micro_batch_size = rows, global_batch_size = rows * MICRO_BATCHES, max_train_steps = STEPS,
     pas_policy = case.policy, pas_config = case.config,
     compute_config = { plan_ngpus = case.plan, runtime_ngpus = case.ranks },
-    optimizer = { type = 'sgd', args = { lr = RATE } },
+    optimizer = { type = 'sgd', args = { lr = case.rate or 0.1 } },
     checkpoint = { no_save = true }, enable_progress_bar = false,
     hook = {
       on_step_end = function(_, step, metrics)

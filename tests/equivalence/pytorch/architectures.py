@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import export
+import models
 
 TEXT = dict(vocab_size=128, hidden_size=64, num_hidden_layers=2, num_attention_heads=4,
             intermediate_size=128, max_position_embeddings=64)
@@ -46,6 +47,49 @@ class Classifier(nn.Module):
     def forward(self, images, classes):
         out = self.model(images)
         return F.cross_entropy(getattr(out, "logits", out), classes)
+
+
+class Whisper(nn.Module):
+    """The encoder: features of sound to what the decoder reads."""
+
+    def __init__(self):
+        super().__init__()
+        import transformers
+        config = transformers.WhisperConfig(d_model=64, encoder_layers=2, encoder_attention_heads=4,
+                                            encoder_ffn_dim=128, max_source_positions=16,
+                                            num_mel_bins=20)
+        self.encoder = transformers.models.whisper.modeling_whisper.WhisperEncoder(config)
+
+    def forward(self, sound, wanted):
+        return F.mse_loss(self.encoder(sound).last_hidden_state, wanted)
+
+    @staticmethod
+    def arguments():
+        return torch.randn(ROWS, 20, 32), torch.randn(ROWS, 16, 64)
+
+
+class Clip(nn.Module):
+    """Texts and images that belong together."""
+
+    def __init__(self):
+        super().__init__()
+        import transformers
+        tower = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+                     num_attention_heads=4)
+        self.model = transformers.CLIPModel(transformers.CLIPConfig(
+            text_config=dict(vocab_size=128, max_position_embeddings=16, eos_token_id=127, **tower),
+            vision_config=dict(image_size=32, patch_size=16, **tower), projection_dim=32))
+
+    def forward(self, texts, pictures):
+        return self.model(input_ids=texts, pixel_values=pictures, return_loss=True).loss
+
+    @staticmethod
+    def arguments():
+        return torch.randint(2, 128, (ROWS, 16)), torch.randn(ROWS, 3, 32, 32)
+
+
+def own(model):
+    return lambda: (model(), model.arguments)
 
 
 def ids():
@@ -109,6 +153,12 @@ ARCHITECTURES = {
     "convnext": torchvision("convnext_tiny"),
     "timm_vit": timm("vit_tiny_patch16_224", img_size=64),
     "efficientnet": timm("efficientnet_b0"),
+    "whisper": own(Whisper),
+    "clip": own(Clip),
+    "unet": own(models.UNet),
+    "dit": own(models.DiT),
+    "detr": own(models.Detr),
+    "graph_network": own(models.GraphNetwork),
 }
 
 
@@ -143,6 +193,7 @@ def main():
     folder, wanted = sys.argv[1], sys.argv[2:] or list(ARCHITECTURES)
     torch.set_num_threads(1)
     double_throughout()
+    export.RATE = 1e-3  # larger steps of EfficientNet make much of a rounding
     for name in wanted:
         torch.manual_seed(0)
         model, arguments = ARCHITECTURES[name]()
