@@ -66,28 +66,27 @@ constexpr std::array kInstrs{InstrKind::call, InstrKind::release, InstrKind::acc
 constexpr std::array kSteps{StepKind::sum,  StepKind::scale,  StepKind::norm,
                             StepKind::clip, StepKind::update, StepKind::gather};
 
-Slot read_slot(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  Slot slot;
-  slot.name = f.take("name", read_string);
-  slot.role = f.take("role", kind_reader(kRoles));
-  slot.type.shape = f.take("shape", read_shape);
-  slot.type.dtype = f.take("dtype", graph::read_dtype);
-  if (j.contains("whole")) {
-    slot.whole = f.take("whole", read_shape);
-    const auto box = f.take("box", pair_reader(read_int, read_int));
-    const size_t dims = slot.type.shape.size();
-    if (dims == 0 || slot.whole.size() != dims || box.size() != dims)
-      refuse(path, j, "a part with as many dimensions as the whole");
-    for (size_t d = 0; d < dims; ++d) {
-      const auto [start, stop] = box[d];
-      if (start < 0 || stop > slot.whole[d] || stop - start != slot.type.shape[d])
-        refuse(path + ".box", j["box"], "a part of the whole");
-      slot.box.push_back({start, stop});
-    }
-  }
-  f.done();
-  return slot;
+// A field of an object, read into a member; an optional one may be left out.
+template <class T, class M, class Read>
+auto field(const char* key, M T::* member, Read read) {
+  return [=](Fields& f, const Json&, T& out) { out.*member = static_cast<M>(f.take(key, read)); };
+}
+template <class T, class M, class Read>
+auto optional(const char* key, M T::* member, Read read) {
+  return [=](Fields& f, const Json& j, T& out) {
+    if (j.contains(key)) out.*member = static_cast<M>(f.take(key, read));
+  };
+}
+// The reader of an object that has these fields and no others.
+template <class T, class... F>
+auto object(F... fields) {
+  return [=](const Json& j, const std::string& path) {
+    Fields f(j, path);
+    T out;
+    (fields(f, j, out), ...);
+    f.done();
+    return out;
+  };
 }
 
 SourceLoc read_place(const Json& j, const std::string& path) {
@@ -95,128 +94,107 @@ SourceLoc read_place(const Json& j, const std::string& path) {
   return {read_string(j[0], path), read_count(j[1], path)};
 }
 
-Instr read_instr(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  Instr instr;
-  instr.kind = f.take("kind", kind_reader(kInstrs));
-  if (j.contains("op")) instr.op = f.take("op", read_string);
-  instr.args = f.take("args", list_reader(graph::read_named_arg));
-  if (j.contains("outs")) instr.outs = f.take("outs", list_reader(read_id));
-  if (j.contains("target")) instr.target = f.take("target", read_count);
-  if (j.contains("into")) instr.into = f.take("into", read_count);
-  if (j.contains("node")) instr.node = f.take("node", read_count);
-  if (j.contains("module")) instr.module = f.take("module", read_string);
-  if (j.contains("place")) instr.loc = f.take("place", read_place);
-  f.done();
-  return instr;
+std::vector<Range> read_box(const Json& j, const std::string& path) {
+  std::vector<Range> box;
+  for (const auto& [start, stop] : pair_reader(read_int, read_int)(j, path))
+    box.push_back({start, stop});
+  return box;
 }
 
-BlockRun read_block(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  BlockRun run;
-  run.body = f.take("body", read_count);
-  run.first = static_cast<size_t>(f.take("first", read_count));
-  run.last = static_cast<size_t>(f.take("last", read_count));
-  run.path = f.take("path", read_string);
-  f.done();
-  return run;
+Slot read_slot(const Json& j, const std::string& path) {
+  const auto type = [](Fields& f, const Json&, Slot& out) {
+    out.type = {f.take("shape", read_shape), f.take("dtype", graph::read_dtype)};
+  };
+  Slot slot = object<Slot>(field("name", &Slot::name, read_string),
+                           field("role", &Slot::role, kind_reader(kRoles)), type,
+                           optional("whole", &Slot::whole, read_shape),
+                           optional("box", &Slot::box, read_box))(j, path);
+  if (!j.contains("whole") && !j.contains("box")) return slot;
+  const Shape& shape = slot.type.shape;
+  if (shape.empty() || slot.whole.size() != shape.size() || slot.box.size() != shape.size())
+    refuse(path, j, "a part with as many dimensions as the whole");
+  for (size_t d = 0; d < shape.size(); ++d) {
+    const auto [start, stop] = slot.box[d];
+    if (start < 0 || stop > slot.whole[d] || stop - start != shape[d])
+      refuse(path + ".box", j["box"], "a part of the whole");
+  }
+  return slot;
 }
 
-Loop read_loop(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  Loop loop;
-  loop.first = static_cast<size_t>(f.take("first", read_count));
-  loop.size = static_cast<size_t>(f.take("size", read_count));
-  loop.count = static_cast<size_t>(f.take("count", read_count));
-  f.done();
-  return loop;
+SegmentKind read_segment_kind(const Json& j, const std::string& path) {
+  for (size_t i = 0; i < std::size(kSegmentKinds); ++i)
+    if (j == kSegmentKinds[i]) return static_cast<SegmentKind>(i);
+  refuse(path, j, "forward, backward or weight");
 }
 
-SumStart read_sum(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  SumStart sum;
-  sum.after = static_cast<size_t>(f.take("after", read_count));
-  sum.set = f.take("set", read_count);
-  f.done();
-  return sum;
+char read_letter(const Json& j, const std::string& path) {
+  for (const char letter : {'F', 'B', 'W'})
+    if (j == std::string(1, letter)) return letter;
+  refuse(path, j, "F, B or W");
 }
 
-Segment read_segment(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  Segment s;
-  s.name = f.take("name", read_string);
-  s.kind = f.take("kind", [](const Json& kind, const std::string& place) {
-    for (size_t i = 0; i < std::size(kSegmentKinds); ++i)
-      if (kind == kSegmentKinds[i]) return static_cast<SegmentKind>(i);
-    refuse(place, kind, "forward, backward or weight");
-  });
-  s.stage = f.take("stage", read_count);
-  s.inputs = f.take("inputs", read_counts);
-  s.outputs = f.take("outputs", read_counts);
-  s.saved_in = f.take("saved_in", read_counts);
-  s.saved_out = f.take("saved_out", read_counts);
-  s.instrs = f.take("instrs", list_reader(read_instr));
-  s.blocks = f.take("blocks", list_reader(read_block));
-  s.loops = f.take("loops", list_reader(read_loop));
-  s.sums = f.take("sums", list_reader(read_sum));
-  f.done();
-  return s;
+const auto read_instr = object<Instr>(
+    field("kind", &Instr::kind, kind_reader(kInstrs)), optional("op", &Instr::op, read_string),
+    field("args", &Instr::args, list_reader(graph::read_named_arg)),
+    optional("outs", &Instr::outs, list_reader(read_id)),
+    optional("target", &Instr::target, read_count), optional("into", &Instr::into, read_count),
+    optional("node", &Instr::node, read_count), optional("module", &Instr::module, read_string),
+    optional("place", &Instr::loc, read_place));
+
+const auto read_block = object<BlockRun>(
+    field("body", &BlockRun::body, read_count), field("first", &BlockRun::first, read_count),
+    field("last", &BlockRun::last, read_count), field("path", &BlockRun::path, read_string));
+
+const auto read_loop =
+    object<Loop>(field("first", &Loop::first, read_count), field("size", &Loop::size, read_count),
+                 field("count", &Loop::count, read_count));
+
+const auto read_sum = object<SumStart>(field("after", &SumStart::after, read_count),
+                                       field("set", &SumStart::set, read_count));
+
+const auto read_segment = object<Segment>(
+    field("name", &Segment::name, read_string), field("kind", &Segment::kind, read_segment_kind),
+    field("stage", &Segment::stage, read_count), field("inputs", &Segment::inputs, read_counts),
+    field("outputs", &Segment::outputs, read_counts),
+    field("saved_in", &Segment::saved_in, read_counts),
+    field("saved_out", &Segment::saved_out, read_counts),
+    field("instrs", &Segment::instrs, list_reader(read_instr)),
+    field("blocks", &Segment::blocks, list_reader(read_block)),
+    field("loops", &Segment::loops, list_reader(read_loop)),
+    field("sums", &Segment::sums, list_reader(read_sum)));
+
+const auto read_share = object<Share>(field("reduce", &Share::reduce, read_counts),
+                                      field("holders", &Share::holders, read_count),
+                                      field("sharded", &Share::sharded, read_bool));
+
+const auto read_fallback = object<Fallback>(field("op", &Fallback::op, read_string),
+                                            field("module", &Fallback::module, read_string),
+                                            field("place", &Fallback::loc, read_place));
+
+const auto read_set =
+    object<GradientSet>(field("ranks", &GradientSet::ranks, read_counts),
+                        field("parameters", &GradientSet::parameters, read_counts),
+                        field("late", &GradientSet::late, read_bool));
+
+const auto read_step = object<StepInstr>(field("kind", &StepInstr::kind, kind_reader(kSteps)),
+                                         field("set", &StepInstr::set, read_count),
+                                         field("ranks", &StepInstr::ranks, read_counts),
+                                         field("holders", &StepInstr::holders, read_count));
+
+const auto read_action = object<Action>(field("kind", &Action::kind, read_letter),
+                                        field("stage", &Action::stage, read_count),
+                                        field("micro_batch", &Action::micro, read_count));
+
+// Pairs of calls, and how often each is there.
+std::map<std::string, int> read_pairs(const Json& j, const std::string& path) {
+  std::map<std::string, int> pairs;
+  for (const auto& [pair, n] : pair_reader(read_string, read_count)(j, path)) pairs[pair] = n;
+  return pairs;
 }
 
-Share read_share(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  Share share;
-  share.reduce = f.take("reduce", read_counts);
-  share.holders = f.take("holders", read_count);
-  share.sharded = f.take("sharded", read_bool);
-  f.done();
-  return share;
-}
-
-Fallback read_fallback(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  Fallback fallback;
-  fallback.op = f.take("op", read_string);
-  fallback.module = f.take("module", read_string);
-  fallback.loc = f.take("place", read_place);
-  f.done();
-  return fallback;
-}
-
-GradientSet read_set(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  GradientSet set;
-  set.ranks = f.take("ranks", read_counts);
-  set.parameters = f.take("parameters", read_counts);
-  set.late = f.take("late", read_bool);
-  f.done();
-  return set;
-}
-
-StepInstr read_step(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  StepInstr instr;
-  instr.kind = f.take("kind", kind_reader(kSteps));
-  instr.set = f.take("set", read_count);
-  instr.ranks = f.take("ranks", read_counts);
-  instr.holders = f.take("holders", read_count);
-  f.done();
-  return instr;
-}
-
-Action read_action(const Json& j, const std::string& path) {
-  Fields f(j, path);
-  Action action;
-  action.kind = f.take("kind", [](const Json& kind, const std::string& place) {
-    for (const char letter : {'F', 'B', 'W'})
-      if (kind == std::string(1, letter)) return letter;
-    refuse(place, kind, "F, B or W");
-  });
-  action.stage = f.take("stage", read_count);
-  action.micro = f.take("micro_batch", read_count);
-  f.done();
-  return action;
-}
+const auto read_adapters = object<AdapterCount>(field("all", &AdapterCount::all, read_count),
+                                                field("paired", &AdapterCount::paired, read_count),
+                                                field("pairs", &AdapterCount::pairs, read_pairs));
 
 // --- what fields say of each other ---------------------------------------------------------------
 
@@ -278,7 +256,9 @@ class Checker {
   void leaves(const std::vector<int>& ids, SlotRole role) const {
     slots(ids);
     for (int id : ids)
-      if (p_.slot(id).role != role) broken(fmt::format("slot {} is not a {}", id, name_of(role)));
+      if (p_.slot(id).role != role)
+        broken(fmt::format("slot {} has the role {}; expected {}", id, name_of(p_.slot(id).role),
+                           name_of(role)));
   }
   void ranks(const std::vector<int>& list) const {
     for (int rank : list)
@@ -367,16 +347,7 @@ Lowered from_json(std::string_view text) {
   out.fallbacks = f.take("fallbacks", list_reader(read_fallback));
   out.notes = f.take("notes", list_reader(read_string));
   out.warnings = f.take("warnings", list_reader(read_string));
-  out.adapters = f.take("adapters", [](const Json& a, const std::string& path) {
-    Fields fields(a, path);
-    AdapterCount count;
-    count.all = fields.take("all", read_count);
-    count.paired = fields.take("paired", read_count);
-    for (const auto& [pair, n] : fields.take("pairs", pair_reader(read_string, read_count)))
-      count.pairs[pair] = n;
-    fields.done();
-    return count;
-  });
+  out.adapters = f.take("adapters", read_adapters);
   f.done();
   Checker(p).all();
   return out;

@@ -106,7 +106,7 @@ TEST_CASE("damaged JSON of a program is refused by place") {
              Contains("expected a shape"));
   CHECK_THAT(with("/slots/1/box/1/1", 9), Contains("program.slots[1].box"));
   CHECK_THAT(with("/parameters/0", 1000), Contains("slot 1000 of"));
-  CHECK_THAT(with("/parameters/0", 0), Contains("slot 0 is not a parameter"));
+  CHECK_THAT(with("/parameters/0", 0), Contains("slot 0 has the role input; expected parameter"));
   CHECK_THAT(with("/constant_data/0", "00"), Contains("constant 0 has 1 bytes"));
   CHECK_THAT(with("/shares", Json::array()), !Contains("shares"));
   CHECK_THAT(with("/shares/0/reduce", Json::array({7})), Contains("a share of rank 7 of 2"));
