@@ -104,6 +104,15 @@ describe('nnscaler import', function()
     assert.equal(without_version(shown), without_version(said:gsub('%s+$', '')))
     step(("OMP_NUM_THREADS=1 '%s' run train.lua -n 2 pas_policy=tp max_train_steps=20"):format(
       shell.binary))
+    base.file_write(folder .. '/job.yaml', [[
+model: { type: nnscaler.import, args: { path: model.pt2 } }
+dataset: { type: random_samples, args: { size: 64, width: 8, classes: 3 } }
+micro_batch_size: 8
+max_train_steps: 1
+optimizer: { type: sgd, args: { lr: 0.1 } }
+checkpoint: { no_save: true }
+]])
+    step(("'%s' run job.yaml"):format(shell.binary))
     assert.matches('The plan equals one device%.', step(("'%s' verify train.lua pas_policy=tp "
       .. 'compute_config.plan_ngpus=2 --steps 1'):format(shell.binary)))
     base.file_write(folder .. '/back.py', [[
