@@ -14,6 +14,15 @@ local M = {}
 ---@return table<string, any> values
 function M.params(specs) return require('nnscaler.params').declare(specs) end
 
+--- Makes the model of a folder of the `transformers` library (docs/hugging_face.md): its weights
+--- are read, by each rank its parts, when the model is materialised.
+---@param path string a folder with config.json and safetensors
+---@param options? table `dtype`, and arguments of the model in place of those of config.json
+---@return nnscaler.nn.Module
+function M.from_pretrained(path, options)
+  return require('nnscaler.hugging_face').from_pretrained(path, options)
+end
+
 --- Marks a place of a model by name, for policies: graph:anchor(name) is the call that comes next.
 ---@param name string
 function M.anchor(name) require('nnscaler._C.trace').anchor(name) end

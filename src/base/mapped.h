@@ -16,6 +16,8 @@ class MappedFile {
 
   const std::string& path() const { return path_; }
   std::string_view bytes() const { return {data_, size_}; }
+  // Gives the memory of bytes [begin, end) back; they are read again where they are needed.
+  void forget(size_t begin, size_t end) const;
 
  private:
   std::string path_;

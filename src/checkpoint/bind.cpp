@@ -97,7 +97,7 @@ at::Tensor read(const safetensors::File& file, const std::string& name,
   for (const auto& [start, stop] : ranges) shape.push_back(std::max<int64_t>(stop - start, 0));
   at::Tensor out = at::empty(shape, tensor::to_torch(entry.type.dtype));
   auto* bytes = static_cast<char*>(out.mutable_data_ptr());
-  safetensors::copy_slice(file.bytes(entry), entry.type, ranges, bytes);
+  file.copy(entry, ranges, bytes);
   if (entry.type.dtype == DType::boolean)
     for (size_t i = 0; i < out.nbytes(); ++i)
       if (static_cast<unsigned char>(bytes[i]) > 1)
@@ -126,8 +126,7 @@ int file_copy_to(lua_State* L) {  // (name, tensor): overwrites a tensor of that
     fail(ErrorKind::state, "[checkpoint.read] tensor '{}' of '{}' is {}; expected {}", name,
          file.path(), to_string(entry.type), to_string(tensor::type_of(target)));
   if (target.is_cpu() && target.is_contiguous() && entry.type.dtype != DType::boolean)
-    safetensors::copy_slice(file.bytes(entry), entry.type, whole(entry.type.shape),
-                            static_cast<char*>(target.mutable_data_ptr()));
+    file.copy(entry, whole(entry.type.shape), static_cast<char*>(target.mutable_data_ptr()));
   else
     target.copy_(read(file, name, nullptr));
   return 0;

@@ -40,6 +40,36 @@ std::string_view File::bytes(const Entry& entry) const {
   return mapped_.bytes().substr(header_.data_offset + entry.begin, entry.end - entry.begin);
 }
 
+void File::copy(const Entry& entry, const std::vector<Range>& slice, char* out) const {
+  constexpr uint64_t kPiece = 16 << 20;  // bytes
+  const uint64_t size = entry.end - entry.begin;
+  const auto forget = [&](uint64_t begin, uint64_t end) {
+    mapped_.forget(header_.data_offset + entry.begin + begin,
+                   header_.data_offset + entry.begin + end);
+  };
+  if (size <= kPiece || slice.size() != entry.type.shape.size()) {
+    copy_slice(bytes(entry), entry.type, slice, out);
+    forget(0, size);
+    return;
+  }
+  // By rows, the first dimension: a row is row_bytes of the file, and of `out` what the slice has.
+  const auto rows = static_cast<uint64_t>(entry.type.shape[0]);
+  const uint64_t row_bytes = size / rows;
+  uint64_t row_out = static_cast<uint64_t>(size_of(entry.type.dtype));
+  for (size_t d = 1; d < slice.size(); ++d)
+    row_out *= static_cast<uint64_t>(std::max<int64_t>(slice[d].stop - slice[d].start, 0));
+  const auto step = static_cast<int64_t>(std::max<uint64_t>(kPiece / row_bytes, 1));
+  std::vector<Range> piece = slice;
+  do {
+    piece[0].stop = std::min(piece[0].start + step, slice[0].stop);
+    copy_slice(bytes(entry), entry.type, piece, out);
+    forget(static_cast<uint64_t>(piece[0].start) * row_bytes,
+           static_cast<uint64_t>(piece[0].stop) * row_bytes);
+    out += static_cast<uint64_t>(piece[0].stop - piece[0].start) * row_out;
+    piece[0].start = piece[0].stop;
+  } while (piece[0].start < slice[0].stop);
+}
+
 void copy_slice(std::string_view bytes, const TensorType& type, const std::vector<Range>& slice,
                 char* out) {
   const Shape& shape = type.shape;

@@ -38,6 +38,11 @@ inline constexpr uint64_t kMaxHeader = 100'000'000;  // as in the reference impl
 // names `path`.
 Header parse(std::string_view file, std::string_view path, std::string_view area);
 
+// One dimension of a slice: elements start, …, stop - 1.
+struct Range {
+  int64_t start = 0, stop = 0;
+};
+
 class File {
  public:
   // Maps and parses a file; throws as `parse` does, and when it cannot be opened.
@@ -52,6 +57,9 @@ class File {
   // Throws a state Error that names the nearest tensor when there is no such one.
   const Entry& at(std::string_view name) const;
   std::string_view bytes(const Entry& entry) const;
+  // Copies a slice of a tensor to `out` as `copy_slice` does, a piece at a time: what is read of
+  // the file is in memory no longer than it takes, however large the tensor.
+  void copy(const Entry& entry, const std::vector<Range>& slice, char* out) const;
 
  private:
   File(MappedFile mapped, Header header) : mapped_(std::move(mapped)), header_(std::move(header)) {}
@@ -60,10 +68,6 @@ class File {
   std::map<std::string_view, size_t> index_;
 };
 
-// One dimension of a slice: elements start, …, stop - 1.
-struct Range {
-  int64_t start = 0, stop = 0;
-};
 // Copies a slice of a dense tensor to `out` (dense, row-major); touches only the bytes of the
 // slice. Throws a state Error when a range leaves the tensor or their number is not its rank.
 void copy_slice(std::string_view bytes, const TensorType& type, const std::vector<Range>& slice,

@@ -6,11 +6,20 @@ namespace nns::cli {
 Command checkpoint_command() {
   return {
       .name = "checkpoint",
-      .summary = "Look into checkpoints",
-      .positionals = {{"ACTION", Takes::text, "inspect", {}, true},
-                      {"CHECKPOINT", Takes::text, "folder of a checkpoint", {}, true}},
-      .options = {{"--json", Takes::flag, "print JSON"}},
-      .examples = {"nnscaler checkpoint inspect checkpoints/last"},
+      .summary = "Look into checkpoints, write them for Hugging Face",
+      .positionals = {{"ACTION", Takes::text, "inspect or export", {}, true},
+                      {"CHECKPOINT", Takes::text, "folder of a checkpoint", {}, true},
+                      {"FOLDER", Takes::text, "export: folder to write"}},
+      .options = {{"--json", Takes::flag, "inspect: print JSON"},
+                  {"--dtype", Takes::text, "export: convert floating weights to it", "DTYPE"},
+                  {"--shard-mib", Takes::integer,
+                   "export: begin another file when one holds so many MiB (2048)", "N", false, 1}},
+      .examples = {"nnscaler checkpoint inspect checkpoints/last",
+                   "nnscaler checkpoint export checkpoints/last llama-trained --dtype bfloat16"},
+      .notes =
+          "export writes config.json and safetensors under the names of the `transformers`\n"
+          "library. Folders of that kind need no import: `generate`,\n"
+          "checkpoint.init_from and nnscaler.from_pretrained read them as they are.",
   };
 }
 

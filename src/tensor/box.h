@@ -34,11 +34,11 @@ struct Traced {
 // How the elements of a parameter come to be: a pure function of (seed, path, element index).
 // kind: "constant" (a), "normal" (mean a, std b), "uniform" (low a, high b), "trunc_normal"
 // (mean a, std b, cut at ±c), "orthogonal" (gain a; whole), "eye" (whole), "buffer" (Lua function),
-// "none" (values come from elsewhere; never drawn).
+// "read" (of a part: another), "none" (values come from elsewhere; never drawn).
 struct Initializer {
   std::string kind = "constant";
   double a = 0, b = 0, c = 0;
-  std::shared_ptr<script::Ref> compute;  // of "buffer": function() → tensor
+  std::shared_ptr<script::Ref> compute;  // "buffer": () → tensor, "read": (start, shape) → it
 };
 
 struct Parameter {

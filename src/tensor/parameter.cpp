@@ -34,17 +34,19 @@ Initializer read_init(lua_State* L, int table) {
       init.b = number("high", 1);
     } else if (init.kind == "orthogonal") {
       init.a = number("gain", 1);
-    } else if (init.kind == "buffer") {
-      lua_getfield(L, at, "compute");
+    } else if (init.kind == "buffer" || init.kind == "read") {
+      const char* field = init.kind == "read" ? "read" : "compute";
+      lua_getfield(L, at, field);
       if (!lua_isfunction(L, -1))
-        fail(ErrorKind::model, "[tensor.parameter] init.compute is a {}; expected a function",
+        fail(ErrorKind::model, "[tensor.parameter] init.{} is a {}; expected a function", field,
              luaL_typename(L, -1));
       init.compute = std::make_shared<script::Ref>(script::Ref::pop(L));
     } else if (init.kind != "eye") {
-      throw Error(ErrorKind::model,
-                  fmt::format("[tensor.parameter] init.kind is '{}'; expected a known initialiser",
-                              init.kind),
-                  "constant, zeros, ones, normal, trunc_normal, uniform, orthogonal, eye, buffer");
+      throw Error(
+          ErrorKind::model,
+          fmt::format("[tensor.parameter] init.kind is '{}'; expected a known initialiser",
+                      init.kind),
+          "constant, zeros, ones, normal, trunc_normal, uniform, orthogonal, eye, buffer, read");
     }
   }
   lua_settop(L, at - 1);
@@ -174,6 +176,22 @@ at::Tensor computed(lua_State* L, const Parameter& p) {
   return data;
 }
 
+// What the initialiser reads of the part that begins at `start`.
+at::Tensor read_part(lua_State* L, const Parameter& p, const Shape& start, const Shape& shape) {
+  p.init.compute->push(L);
+  script::push_ints(L, start);
+  script::push_ints(L, shape);
+  lua_call(L, 2, 1);
+  at::Tensor data = check_real(L, lua_gettop(L)).detach();
+  lua_pop(L, 1);
+  if (data.is_floating_point() && is_floating(p.type.dtype)) data = data.to(to_torch(p.type.dtype));
+  const TensorType expected{shape, p.type.dtype};
+  if (type_of(data) != expected)
+    fail(ErrorKind::model, "[tensor.parameter] '{}' was read as {}; expected {}", p.path,
+         to_string(type_of(data)), to_string(expected));
+  return data.contiguous();
+}
+
 at::Tensor drawn_part(lua_State* L, const Parameter& p, int64_t seed, const Shape& start,
                       const Shape& shape);
 
@@ -186,6 +204,7 @@ at::Tensor drawn(lua_State* L, const Parameter& p, int64_t seed) {
     return drawn_part(L, whole, seed, p.start, p.type.shape);
   }
   if (p.init.kind == "buffer") return computed(L, p);
+  if (p.init.kind == "read") return read_part(L, p, Shape(p.type.shape.size(), 0), p.type.shape);
   const auto options = at::TensorOptions().dtype(to_torch(p.type.dtype));
   if (p.init.kind == "eye") {
     if (p.type.shape.size() != 2)
@@ -206,6 +225,7 @@ at::Tensor drawn_part(lua_State* L, const Parameter& p, int64_t seed, const Shap
                       const Shape& shape) {
   const std::string& kind = p.init.kind;
   if (p.data.defined()) return cut(p.data, start, shape);
+  if (kind == "read") return read_part(L, p, start, shape);
   if (kind == "buffer" || kind == "eye" || kind == "orthogonal")
     return cut(drawn(L, p, seed), start, shape);
   at::Tensor data = at::empty(shape, at::TensorOptions().dtype(to_torch(p.type.dtype)));

@@ -57,7 +57,7 @@ describe('checkpoint inspect', function()
 
   it('says what it cannot do', function()
     assert.error_matches(function() printed { action = 'merge', checkpoint = path } end,
-      "unknown action 'merge'; expected inspect")
+      "unknown action 'merge'; expected inspect or export")
     assert.error_matches(function() printed { action = 'inspect', checkpoint = '/nowhere' } end,
       "there is no checkpoint 'last' in '/nowhere'")
   end)

@@ -1,8 +1,11 @@
---- `nnscaler checkpoint inspect PATH`: what a checkpoint folder, or one safetensors file, holds.
+--- `nnscaler checkpoint inspect PATH`: what a checkpoint folder, or one safetensors file, holds;
+--- `export CHECKPOINT FOLDER`: a checkpoint as a model folder of the `transformers` library.
 local C = require 'nnscaler._C.checkpoint'
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
+local export = require 'nnscaler.hugging_face.export'
 local fail = require 'nnscaler.fail'
+local saved_model = require 'nnscaler.trainer.saved_model'
 local sorted = require 'nnscaler.sorted'
 
 local M = {}
@@ -108,12 +111,35 @@ local function show_folder(saved)
     count, grouped(total), size(bytes), states, size(state_bytes)))
 end
 
---- Prints what a checkpoint holds; a damaged one is an error. Returns the exit code.
----@param opts { action: string, checkpoint: string, json?: boolean }
+local function write_folder(opts)
+  if not opts.folder then
+    fail('usage', 'cli.checkpoint', 'export needs the folder to write',
+      'nnscaler checkpoint export CHECKPOINT FOLDER')
+  end
+  local saved = checkpoint.open(checkpoint.resolve(opts.checkpoint))
+  saved:check()
+  local vocabulary = saved.state.vocabulary or {}
+  local written = export.write(opts.folder, {
+    model = saved_model.make(saved), dtype = opts.dtype, shard_bytes = opts.shard_mib
+      and opts.shard_mib * 2 ^ 20,
+    tokenizer = vocabulary.type == 'tokenizer' and vocabulary.path or nil,
+    read = function(name) return saved:read(name) end,
+  })
+  print(('%s: %d tensors, %s in %d file(s)'):format(opts.folder, written.tensors,
+    size(written.bytes), written.files))
+  return 0
+end
+
+--- Prints what a checkpoint holds, or writes it in another form; a damaged one is an error. Returns
+--- the exit code.
+---@param opts { action: string, checkpoint: string, folder?: string, json?: boolean,
+---   dtype?: string, shard_mib?: integer }
 ---@return integer
 function M.run(opts)
+  if opts.action == 'export' then return write_folder(opts) end
   if opts.action ~= 'inspect' then
-    fail('usage', 'cli.checkpoint', ("unknown action '%s'; expected inspect"):format(opts.action))
+    fail('usage', 'cli.checkpoint', ("unknown action '%s'; expected inspect or export"):format(
+      opts.action))
   end
   local path = opts.checkpoint
   if base.file_exists(path) == 'file' then

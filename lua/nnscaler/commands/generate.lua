@@ -1,13 +1,13 @@
---- `nnscaler generate`: samples text from a checkpoint. The model is made by the job that wrote the
---- checkpoint; it runs eagerly, and its forward without targets has to return nil and the logits.
+--- `nnscaler generate`: samples text from a checkpoint, whose model is made by the job that wrote
+--- it, or from a model folder of the `transformers` library. The model runs eagerly; its forward
+--- without targets has to return nil and the logits.
 local T = require 'nnscaler.tensor'
-local base = require 'nnscaler._C.base'
 local characters = require 'nnscaler.data.characters'
 local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
-local job = require 'nnscaler.job'
+local hugging_face = require 'nnscaler.hugging_face'
 local log = require 'nnscaler.log'
-local setup = require 'nnscaler.trainer.setup'
+local saved_model = require 'nnscaler.trainer.saved_model'
 local store = require 'nnscaler.runtime.store'
 local shapes = require 'nnscaler.checkpoint.shapes'
 
@@ -22,24 +22,12 @@ local M = {}
 ---@field seed? integer
 ---@field log_level? string
 
-local function load_job(saved)
-  local made = saved.state.job
-  if base.file_exists(made.file) ~= 'file' then
-    fail('state', 'generate.job', ("'%s' was written by the job '%s', which is not there; the "
-      .. 'model is made from it'):format(saved.path, made.file), 'put the job back, or train with '
-      .. '`nnscaler run`')
-  end
-  return job.load(made.file, made.overrides)
-end
-
 --- Makes the model of a checkpoint with its weights.
 ---@param saved nnscaler.Checkpoint
 ---@return nnscaler.nn.Module
 function M.model(saved)
-  local loaded = load_job(saved)
-  local model = setup.model(loaded)
-  setup.cast_model(model, loaded)
-  model:materialize(loaded.seed or 0, 'cpu')
+  local model, made = saved_model.make(saved)
+  model:materialize(made.seed or 0, 'cpu')
   local engine = { parameters = {}, buffers = {} }
   for i, entry in ipairs(model:named_parameters()) do
     engine.parameters[i] = { name = entry.name, data = entry.param }
@@ -54,8 +42,7 @@ function M.model(saved)
 end
 
 -- Text to ids and back; ids themselves, as numbers, where the data have no characters.
-local function codec(saved)
-  local vocabulary = saved.state.vocabulary
+local function codec(vocabulary)
   if vocabulary and vocabulary.type == 'characters' then return characters.decoder(vocabulary) end
   return {
     encode = function(_, text)
@@ -106,14 +93,14 @@ local function check(opts)
 end
 
 --- Samples; `write` gets the text of each token.
----@param saved nnscaler.Checkpoint
+---@param model nnscaler.nn.Module with its weights
+---@param vocabulary table|nil of the data
 ---@param opts { prompt: string, tokens: integer, temperature: number, top_k?: integer,
 ---  seed: integer }
 ---@param write fun(text: string)
-function M.sample(saved, opts, write)
+function M.sample(model, vocabulary, opts, write)
   check(opts)
-  local code = codec(saved)
-  local model = M.model(saved)
+  local code = codec(vocabulary)
   local ids = code:encode(opts.prompt)
   if #ids == 0 then
     fail('usage', 'generate.prompt', 'the prompt is empty; expected at least one character')
@@ -134,8 +121,15 @@ end
 ---@return integer
 function M.run(opts)
   log.set_level(opts.log_level or 'warning')
-  local saved = checkpoint.open(checkpoint.resolve(opts.checkpoint))
-  M.sample(saved, {
+  local model, vocabulary
+  if hugging_face.is_folder(opts.checkpoint) then
+    model = hugging_face.from_pretrained(opts.checkpoint, { dtype = 'float32' })
+    model = model:materialize(0):eval()
+  else
+    local saved = checkpoint.open(checkpoint.resolve(opts.checkpoint))
+    model, vocabulary = M.model(saved), saved.state.vocabulary
+  end
+  M.sample(model, vocabulary, {
     prompt = opts.prompt or '\n', tokens = opts.tokens or 200,
     temperature = opts.temperature or 0.8, top_k = opts.top_k, seed = opts.seed or 0,
   }, function(text)

@@ -42,7 +42,7 @@ local MLP = nn.class 'MLP'
 
 function MLP:init(a)
   self.c_fc = nn.Linear(a.width, 4 * a.width, start(a))
-  self.gelu = nn.GELU()
+  self.gelu = nn.GELU { approximate = a.gelu }
   self.c_proj = projection(a, 4 * a.width)
   self.dropout = nn.Dropout(a.dropout)
 end
@@ -56,9 +56,9 @@ end
 local Block = nn.class 'Block'
 
 function Block:init(a)
-  self.ln_1 = nn.LayerNorm(a.width, { bias = a.bias })
+  self.ln_1 = nn.LayerNorm(a.width, { bias = a.bias, eps = a.eps })
   self.attn = Attention(a)
-  self.ln_2 = nn.LayerNorm(a.width, { bias = a.bias })
+  self.ln_2 = nn.LayerNorm(a.width, { bias = a.bias, eps = a.eps })
   self.mlp = MLP(a)
 end
 
@@ -72,19 +72,20 @@ local GPT = nn.class 'GPT'
 GPT.forward_arg_names = { 'x', 'y' }
 
 ---@param a { vocab: integer, layers: integer, heads: integer, width: integer, block: integer,
----   dropout?: number, bias?: boolean, tied?: boolean } block: the longest text, in tokens; tied:
----   the output layer uses the token embedding (default)
+---   dropout?: number, bias?: boolean, tied?: boolean, gelu?: 'none'|'tanh', eps?: number } block:
+---   the longest text, in tokens; tied: the output layer uses the token embedding (default); gelu:
+---   its approximation, 'tanh' in GPT-2; eps: of the normalisations
 function GPT:init(a)
   a = check.options('models.gpt', a, { vocab = check.none, layers = check.none,
     heads = check.none, width = check.none, block = check.none, dropout = 0, bias = false,
-    tied = true })
+    tied = true, gelu = 'none', eps = 1e-5 })
   for _, name in ipairs { 'vocab', 'layers', 'heads', 'width', 'block' } do
     check.integer('models.gpt', name, a[name])
   end
   if a.width % a.heads ~= 0 then
     fail('usage', 'models.gpt', ('%d heads do not divide width %d'):format(a.heads, a.width))
   end
-  self.block = a.block
+  self.block, self.vocab, self.arguments = a.block, a.vocab, a
   local embedding = { init = nn.init.normal(0, 0.02) }
   self.transformer = nn.ModuleDict()
   self.transformer.wte = nn.Embedding(a.vocab, a.width, embedding)
@@ -92,7 +93,7 @@ function GPT:init(a)
   self.transformer.drop = nn.Dropout(a.dropout)
   self.transformer.h = nn.ModuleList()
   for _ = 1, a.layers do self.transformer.h:append(Block(a)) end
-  self.transformer.ln_f = nn.LayerNorm(a.width, { bias = a.bias })
+  self.transformer.ln_f = nn.LayerNorm(a.width, { bias = a.bias, eps = a.eps })
   self.lm_head = nn.Linear(a.width, a.vocab, { bias = false, init = embedding.init })
   if a.tied then self.lm_head.weight = self.transformer.wte.weight end
   self.loss = nn.CrossEntropy()

@@ -1,5 +1,6 @@
---- LLaMA 2 and 3: rotary positions, RMSNorm, gated SiLU feed-forward, grouped key and value heads.
---- The architecture only; names of parameters are those of the family on Hugging Face.
+--- LLaMA 2 and 3: rotary positions, RMSNorm, gated SiLU feed-forward, grouped key and value heads;
+--- with biases of query, key and value it is Qwen 2. The architecture only; names of parameters are
+--- those of the family on Hugging Face.
 local F = require 'nnscaler.functional'
 local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
@@ -8,8 +9,43 @@ local fail = require 'nnscaler.fail'
 local language = require 'nnscaler.models.language'
 local nn = require 'nnscaler.nn'
 
-local function linear(a, inputs, outputs)
-  return nn.Linear(inputs, outputs, { bias = false, init = nn.init.normal(0, a.std) })
+local function linear(a, inputs, outputs, bias)
+  return nn.Linear(inputs, outputs,
+    { bias = bias or false, init = nn.init.normal(0, a.std), bias_init = nn.init.zeros() })
+end
+
+-- Factors of the rotary frequencies, from the fastest: a model that was trained on `original`
+-- tokens reaches further when slow turns are made slower. "linear" slows all of them; "llama3"
+-- (Llama 3.1) those with fewer than low_freq_factor turns in `original`, and between
+-- low_freq_factor and high_freq_factor turns by a share.
+local function slowed(a)
+  local s, factors = a.rope_scaling, {}
+  for i = 0, a.head_dim / 2 - 1 do
+    local share = 0 -- of the frequency that is kept
+    if s.type == 'llama3' then
+      local turns = s.original * a.theta ^ (-2 * i / a.head_dim) / (2 * math.pi)
+      share = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
+      share = math.max(0, math.min(1, share))
+    end
+    factors[i + 1] = (1 - share) / s.factor + share
+  end
+  return T.tensor(factors, { dtype = 'float64' })
+end
+
+local function check_scaling(area, s)
+  check.one_of(area, 'rope_scaling.type', s.type, { 'linear', 'llama3' })
+  local wanted = s.type == 'linear' and { 'factor' }
+    or { 'factor', 'low_freq_factor', 'high_freq_factor', 'original' }
+  for _, name in ipairs(wanted) do
+    if type(s[name]) ~= 'number' or s[name] <= 0 then
+      fail('usage', area, ('rope_scaling.%s = %s; expected a number above 0'):format(name,
+        tostring(s[name])))
+    end
+  end
+  if s.type == 'llama3' and s.high_freq_factor <= s.low_freq_factor then
+    fail('usage', area, ('rope_scaling.high_freq_factor = %g; expected more than low_freq_factor = '
+      .. '%g'):format(s.high_freq_factor, s.low_freq_factor))
+  end
 end
 
 -- cos and sin of position × frequency, [block, head_dim]: the two halves of a row are equal.
@@ -17,6 +53,7 @@ local function angles(a, f)
   return function()
     local steps = T.arange(0, a.head_dim, 2, { dtype = 'float64' })
     local frequency = (steps * (-math.log(a.theta) / a.head_dim)):exp()
+    if a.rope_scaling then frequency = frequency * slowed(a) end
     local half = T.arange(a.block, { dtype = 'float64' }):unsqueeze(1) * frequency
     return f(aten.cat({ half, half }, -1))
   end
@@ -32,9 +69,9 @@ local Attention = nn.class 'Attention'
 
 function Attention:init(a)
   self.heads, self.kv_heads, self.head_dim = a.heads, a.kv_heads, a.head_dim
-  self.q_proj = linear(a, a.width, a.heads * a.head_dim)
-  self.k_proj = linear(a, a.width, a.kv_heads * a.head_dim)
-  self.v_proj = linear(a, a.width, a.kv_heads * a.head_dim)
+  self.q_proj = linear(a, a.width, a.heads * a.head_dim, a.qkv_bias)
+  self.k_proj = linear(a, a.width, a.kv_heads * a.head_dim, a.qkv_bias)
+  self.v_proj = linear(a, a.width, a.kv_heads * a.head_dim, a.qkv_bias)
   self.o_proj = linear(a, a.heads * a.head_dim, a.width)
 end
 
@@ -120,14 +157,18 @@ Llama.configs = {
 
 ---@param a { vocab: integer, layers: integer, heads: integer, width: integer, hidden: integer,
 ---   block: integer, kv_heads?: integer, head_dim?: integer, theta?: number, eps?: number,
----   std?: number, tied?: boolean } hidden: inner width of the feed-forward part; block:
+---   std?: number, tied?: boolean, qkv_bias?: boolean, rope_scaling?: { type: 'linear'|'llama3',
+---   factor: number, low_freq_factor?: number, high_freq_factor?: number, original?: integer } }
+---   hidden: inner width of the feed-forward part; block:
 ---   the longest text, in tokens; theta: base of the rotary frequencies; std: of the first weights;
----   tied: the output layer uses the token embedding
+---   tied: the output layer uses the token embedding; qkv_bias: query, key and value have biases;
+---   rope_scaling: slows turns, for texts longer than the `original` tokens of the training
 function Llama:init(a)
   local area = 'models.llama'
   a = check.options(area, a, { vocab = check.none, layers = check.none, heads = check.none,
     width = check.none, hidden = check.none, block = check.none, kv_heads = check.none,
-    head_dim = check.none, theta = 500000, eps = 1e-5, std = 0.02, tied = false })
+    head_dim = check.none, theta = 500000, eps = 1e-5, std = 0.02, tied = false,
+    qkv_bias = false, rope_scaling = check.none })
   for _, name in ipairs { 'vocab', 'layers', 'heads', 'width', 'hidden', 'block' } do
     check.integer(area, name, a[name])
   end
@@ -144,7 +185,8 @@ function Llama:init(a)
     fail('usage', area, ('head_dim = %d; expected an even number: pairs are turned'):format(
       a.head_dim))
   end
-  self.block = a.block
+  if a.rope_scaling then check_scaling(area, a.rope_scaling) end
+  self.block, self.vocab, self.arguments = a.block, a.vocab, a
   self.model = Body(a)
   self.lm_head = linear(a, a.width, a.vocab)
   if a.tied then self.lm_head.weight = self.model.embed_tokens.weight end

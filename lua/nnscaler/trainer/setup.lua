@@ -117,6 +117,16 @@ local function describe(t)
   end
 end
 
+-- Ids that the model has no row for would be found in the middle of the run, or never.
+local function check_vocabulary(model, dataset)
+  local rows, ids = model.vocab, type(dataset) == 'table' and dataset.vocab
+  if type(rows) == 'number' and type(ids) == 'number' and ids > rows then
+    fail('data', 'trainer.data', ('the data have a vocabulary of %d, the model one of %d'):format(
+      ids, rows), 'make the model with the vocabulary of the data, or prepare them with its '
+      .. 'tokenizer')
+  end
+end
+
 --- Makes what a program is written of: model and data.
 ---@param t nnscaler.Trainer
 ---@param units integer scale units
@@ -126,6 +136,7 @@ function M.parts(t, units)
   local accumulation = batches.accumulation(job, units)
   t.model = M.model(job)
   t.train_loader, t.val_loader, t.dataset = loaders(job)
+  check_vocabulary(t.model, t.dataset)
   t.span = batches.span(job, t.train_loader.per_epoch, accumulation * units)
   set_precision(t)
   return accumulation

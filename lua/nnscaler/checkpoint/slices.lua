@@ -1,0 +1,48 @@
+--- Parts of weights out of files that hold them in another shape: the same elements in the same
+--- order (`file_shapes` of a module). Only what the part needs is read.
+local ops = require 'nnscaler.ops'
+
+local M = {}
+
+local function same(a, b) return table.concat(a, ',') == table.concat(b, ',') end
+
+-- Ranges of the part that begins at `start`.
+local function ranges(start, shape)
+  local slice = {}
+  for d, first in ipairs(start) do slice[d] = { first, first + shape[d] } end
+  return slice
+end
+
+-- The part of a weight [n, rows, …] whose file has [n · rows, …]: a slice for each of the n.
+local function stacked(source, entry, whole, start, shape)
+  local parts = {}
+  for i = 0, shape[1] - 1 do
+    local slice = ranges({ unpack(start, 2) }, { unpack(shape, 2) })
+    local before = (start[1] + i) * whole[2]
+    slice[1] = { before + slice[1][1], before + slice[1][2] }
+    parts[i + 1] = source:read(entry.name, slice)
+  end
+  return ops.aten.stack(parts, 0)
+end
+
+--- Reads a weight, or the part of it that begins at `start`, in the model's shape.
+---@param source { read: fun(self: any, name: string, slice?: integer[][]): nnscaler.Tensor }
+---@param entry { name: string, shape: integer[] } of the file
+---@param whole integer[] the weight's shape in the model
+---@param start? integer[] nil: the whole
+---@param shape? integer[] of the part
+---@return nnscaler.Tensor
+function M.read(source, entry, whole, start, shape)
+  if not start then return source:read(entry.name):view(whole) end
+  if same(entry.shape, whole) then
+    return source:read(entry.name, ranges(start, shape))
+  end
+  if #whole == #entry.shape + 1 and whole[1] * whole[2] == entry.shape[1] and shape[1] > 0 then
+    return stacked(source, entry, whole, start, shape)
+  end
+  local x = source:read(entry.name):view(whole)
+  for d, first in ipairs(start) do x = x:narrow(d - 1, first, shape[d]) end
+  return x
+end
+
+return M

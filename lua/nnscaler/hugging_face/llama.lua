@@ -1,0 +1,89 @@
+--- The Llama family of the `transformers` library: Llama 2 and 3, Mistral without a window, Qwen 2.
+--- Our model has their names.
+local M = {
+  class = 'nnscaler.models.llama',
+  model_types = { llama = 'LlamaForCausalLM', mistral = 'MistralForCausalLM',
+    qwen2 = 'Qwen2ForCausalLM' },
+}
+
+-- Frequencies of the rotary embedding: { theta, scaling } of the two forms that files have.
+local function rotary(c)
+  local told = c.values.rope_parameters or c.values.rope_scaling
+  if told ~= nil and type(told) ~= 'table' then
+    c:refuse(c.values.rope_parameters and 'rope_parameters' or 'rope_scaling', 'an object')
+  end
+  told = told or {}
+  local theta = told.rope_theta or c.values.rope_theta or 10000
+  local kind = told.rope_type or told.type or 'default'
+  if kind == 'default' then return theta, nil end
+  if kind ~= 'llama3' and kind ~= 'linear' then
+    c:refuse(c.values.rope_parameters and 'rope_parameters' or 'rope_scaling',
+      'rope_type default, linear or llama3')
+  end
+  return theta, { type = kind, factor = told.factor, low_freq_factor = told.low_freq_factor,
+    high_freq_factor = told.high_freq_factor,
+    original = told.original_max_position_embeddings }
+end
+
+--- What the Lua model is made with.
+---@param c nnscaler.hugging_face.Config
+---@return table
+function M.arguments(c)
+  c:only('hidden_act', { 'silu' })
+  c:only('mlp_bias', { false })
+  local qwen = c.values.model_type == 'qwen2'
+  c:only('attention_bias', { false })
+  if qwen then
+    c:only('use_sliding_window', { false })
+  else
+    c:only('sliding_window', {})
+  end
+  local theta, scaling = rotary(c)
+  return {
+    vocab = c:integer 'vocab_size', layers = c:integer 'num_hidden_layers',
+    heads = c:integer 'num_attention_heads', width = c:integer 'hidden_size',
+    kv_heads = c:integer('num_key_value_heads', c:integer 'num_attention_heads'),
+    head_dim = c.values.head_dim and c:integer 'head_dim' or nil,
+    hidden = c:integer 'intermediate_size', block = c:integer 'max_position_embeddings',
+    eps = c:number('rms_norm_eps', 1e-6), std = c:number('initializer_range', 0.02),
+    tied = c:flag('tie_word_embeddings', false), theta = theta, rope_scaling = scaling,
+    qkv_bias = qwen,
+  }
+end
+
+--- What config.json says of a model that was made with these arguments.
+---@param a table
+---@return table
+function M.config(a)
+  local s = a.rope_scaling or {}
+  local function rope(theta)
+    return { rope_type = s.type or 'default', rope_theta = theta, factor = s.factor,
+      low_freq_factor = s.low_freq_factor, high_freq_factor = s.high_freq_factor,
+      original_max_position_embeddings = s.original }
+  end
+  return {
+    model_type = a.qkv_bias and 'qwen2' or 'llama', vocab_size = a.vocab,
+    num_hidden_layers = a.layers, num_attention_heads = a.heads, hidden_size = a.width,
+    num_key_value_heads = a.kv_heads, head_dim = a.head_dim, intermediate_size = a.hidden,
+    max_position_embeddings = a.block, rms_norm_eps = a.eps, initializer_range = a.std,
+    tie_word_embeddings = a.tied, rope_theta = a.theta, rope_parameters = rope(a.theta),
+    rope_scaling = a.rope_scaling and rope() or nil, -- as versions before 5 of the library read it
+    hidden_act = 'silu', attention_bias = false, mlp_bias = false,
+    use_sliding_window = a.qkv_bias and false or nil,
+  }
+end
+
+--- The name in the model of a tensor of a file; nil: a table that the model computes.
+---@param name string
+---@return string|nil
+function M.ours(name)
+  if name:find 'rotary_emb%.inv_freq$' then return nil end
+  return name
+end
+
+--- The name in a file of a weight of the model, and whether the file holds it transposed.
+---@param name string
+---@return string name, boolean transposed
+function M.stored(name) return name, false end
+
+return M

@@ -1,0 +1,179 @@
+-- Model folders of the transformers library: what our models make of them, and what is written
+-- back. tests/lua/hugging_face holds models and logits of that library
+-- (tests/equivalence/make_hugging_face.py).
+local C = require 'nnscaler._C.checkpoint'
+local T = require 'nnscaler.tensor'
+local base = require 'nnscaler._C.base'
+local export = require 'nnscaler.hugging_face.export'
+local nnscaler = require 'nnscaler'
+local weights_of = require 'nnscaler.checkpoint.weights'
+
+local given = 'tests/lua/hugging_face/'
+local dir = os.tmpname() .. '.d'
+base.make_folder(dir)
+teardown(function() os.execute("rm -rf '" .. dir .. "'") end)
+
+local function load(path, options)
+  return nnscaler.from_pretrained(path, options):materialize(0):eval()
+end
+
+local function logits_of(model, ids)
+  return T.no_grad(function() return select(2, model(ids)) end)
+end
+
+-- The folder of a case with some values of config.json changed; `false` takes one away.
+local function changed(name, values)
+  local folder = ('%s/%s-%s'):format(dir, name, base.hash(base.json_encode(values)):sub(1, 8))
+  os.execute(("cp -r '%s' '%s'"):format(given .. name, folder))
+  local config = base.json_decode(base.file_read(folder .. '/config.json'))
+  for key, value in pairs(values) do config[key] = value or nil end
+  base.file_write(folder .. '/config.json', base.json_encode(config))
+  return folder
+end
+
+local function bits(x) return x:view('int16') end
+
+local function same_bits(a, b)
+  if a.dtype ~= b.dtype then return false end
+  return a.dtype == 'bfloat16' and T.equal(bits(a), bits(b)) or T.equal(a, b)
+end
+
+for _, name in ipairs { 'llama', 'llama31', 'qwen2', 'gpt2' } do
+  describe('a folder with ' .. name, function()
+    local expected = C.read_safetensors(given .. name .. '/expected_logits.bin')
+
+    it('gives the logits of the transformers library', function()
+      local logits = logits_of(load(given .. name, { dtype = 'float32' }), expected:read 'ids')
+      local most = (logits - expected:read 'logits'):abs():max():item()
+      assert.is_true(most <= 1e-5, ('the logits differ by %g'):format(most))
+      assert.is_true(expected:read('logits'):abs():max():item() > 0.5)
+    end)
+
+    it('is written back bit for bit', function()
+      local model, folder = load(given .. name), dir .. '/back-' .. name
+      local by_name = {}
+      for _, entry in ipairs(model:named_parameters()) do by_name[entry.name] = entry.param.data end
+      export.write(folder, { model = model, shard_bytes = name == 'llama' and 8000 or nil,
+        read = function(key) return by_name[key]:detach() end })
+      local before, after = weights_of.open(given .. name), weights_of.open(folder)
+      local function list(source)
+        table.sort(source.names)
+        return table.concat(source.names, ' ')
+      end
+      assert.equal(list(before), list(after))
+      for _, key in ipairs(before.names) do
+        assert.is_true(same_bits(before:read(key), after:read(key)), key)
+      end
+      local again = logits_of(load(folder, { dtype = 'float32' }), expected:read 'ids')
+      assert.is_true((again - expected:read 'logits'):abs():max():item() <= 1e-5)
+      assert.equal(base.file_exists(folder .. '/model.safetensors.index.json') ~= nil,
+        name == 'llama')
+    end)
+  end)
+end
+
+describe('from_pretrained', function()
+  it('keeps the dtype of the file, and converts where it is asked to', function()
+    assert.equal('bfloat16', load(given .. 'llama31').lm_head.weight.dtype)
+    assert.equal('float64', load(given .. 'llama31', { dtype = 'float64' }).lm_head.weight.dtype)
+  end)
+
+  it('ties weights once', function()
+    local model = load(given .. 'llama31')
+    assert.equal(model.lm_head.weight, model.model.embed_tokens.weight)
+    assert.same({ { alias = 'lm_head.weight', name = 'model.embed_tokens.weight' } },
+      model:tied_names())
+  end)
+
+  it('reads no more of a weight than the part that is asked for', function()
+    local whole = load(given .. 'gpt2')
+    local lazy = nnscaler.from_pretrained(given .. 'gpt2')
+    for _, case in ipairs { -- query, key and value; transposed; neither
+      { 'transformer.h.1.attn.c_attn.weight', { 0, 4, 8 }, { 3, 8, 5 } },
+      { 'transformer.h.1.attn.c_attn.weight', { 1, 0, 0 }, { 2, 16, 16 } },
+      { 'transformer.h.1.attn.c_attn.bias', { 1, 4 }, { 1, 6 } },
+      { 'transformer.h.0.mlp.c_fc.weight', { 32, 0 }, { 16, 16 } },
+      { 'transformer.h.0.mlp.c_proj.weight', { 0, 32 }, { 16, 32 } },
+      { 'transformer.wte.weight', { 20, 0 }, { 21, 16 } },
+    } do
+      local name, start, shape = unpack(case)
+      local function find(model)
+        for _, entry in ipairs(model:named_parameters()) do
+          if entry.name == name then return entry.param end
+        end
+      end
+      local expected = find(whole).data:detach()
+      for d, first in ipairs(start) do expected = expected:narrow(d - 1, first, shape[d]) end
+      assert.is_true(T.equal(expected, find(lazy):draw_part(0, start, shape)), name)
+    end
+  end)
+
+  it('refuses what is no folder, and says how to get a model of the hub', function()
+    local ok, err = pcall(nnscaler.from_pretrained, 'meta-llama/Llama-3.1-8B')
+    assert.is_false(ok)
+    assert.matches("'meta%-llama/Llama%-3.1%-8B' is no folder with a config.json", err.message)
+    assert.matches('hf download meta%-llama/Llama%-3.1%-8B %-%-local%-dir FOLDER', err.hint)
+    assert.error_matches(function() nnscaler.from_pretrained(dir) end, 'no folder with a config')
+    assert.error_matches(function() nnscaler.from_pretrained() end,
+      'the path is a nil; expected the name of a folder')
+  end)
+
+  it('refuses a configuration that our models do not compute, by its name', function()
+    local function refused(name, values)
+      local ok, err = pcall(nnscaler.from_pretrained, changed(name, values))
+      assert.is_false(ok)
+      return err.message
+    end
+    assert.matches("model_type is t5; expected llama, mistral, qwen2, gpt2",
+      refused('llama', { model_type = 't5' }))
+    assert.matches('hidden_act is gelu; expected silu', refused('llama', { hidden_act = 'gelu' }))
+    assert.matches('sliding_window is 8; expected null',
+      refused('llama', { model_type = 'mistral', sliding_window = 8 }))
+    assert.matches('rope_parameters is {.*yarn.*}; expected rope_type default, linear or llama3',
+      refused('llama', { rope_parameters = { rope_type = 'yarn' } }))
+    assert.matches('vocab_size is 2.5; expected an integer', refused('llama', { vocab_size = 2.5 }))
+    assert.matches('rms_norm_eps is x; expected a number', refused('llama', { rms_norm_eps = 'x' }))
+    assert.matches('tie_word_embeddings is 3; expected true or false',
+      refused('llama', { tie_word_embeddings = 3 }))
+    assert.matches('attn_pdrop is 0.5; expected one share', refused('gpt2', { attn_pdrop = 0.5 }))
+    assert.matches('activation_function is relu; expected gelu_new',
+      refused('gpt2', { activation_function = 'relu' }))
+    base.file_write(dir .. '/config.json', '{ "model_type": ')
+    assert.error_matches(function() nnscaler.from_pretrained(dir) end,
+      'is not the configuration of a model: ')
+    os.remove(dir .. '/config.json')
+  end)
+
+  it('tells the first differing names of weights of another architecture', function()
+    local folder = changed('llama', { num_hidden_layers = 3, vocab_size = 50 })
+    local ok, err = pcall(nnscaler.from_pretrained, folder)
+    assert.is_false(ok)
+    assert.matches("does not fit the model; nothing was changed:\n"
+      .. '  wrong shape: model.embed_tokens.weight is float32%[41, 16%], the model has '
+      .. 'float32%[50, 16%]\n  missing tensor: model.layers.2.input_layernorm.weight', err.message)
+    ok, err = pcall(nnscaler.from_pretrained, changed('qwen2', { model_type = 'llama' }))
+    assert.is_false(ok)
+    assert.matches('extra tensor: model.layers.0.self_attn.k_proj.bias', err.message)
+  end)
+end)
+
+describe('export', function()
+  it('refuses what it cannot write', function()
+    local GPT, MLP = require 'nnscaler.models.gpt', require 'nnscaler.models.mlp'
+    local function write(model, options)
+      options = options or {}
+      return function()
+        export.write(options.folder or dir .. '/new', { model = model, dtype = options.dtype,
+          read = function() end })
+      end
+    end
+    local plain = GPT { vocab = 8, layers = 1, heads = 1, width = 4, block = 4 }
+    assert.error_matches(write(MLP { sizes = { 2, 2 } }),
+      "'MLP' has no form in the transformers library")
+    assert.error_matches(write(plain), 'cannot be written; expected bias = true')
+    local gpt = GPT { vocab = 8, layers = 1, heads = 1, width = 4, block = 4, bias = true }
+    assert.error_matches(write(gpt, { dtype = 'int8' }), "dtype 'int8'; expected float64")
+    assert.error_matches(write(gpt, { folder = given .. 'gpt2' }),
+      'is there already; expected a folder to make')
+  end)
+end)
