@@ -40,6 +40,12 @@ function data.text(path) end
 ---@return nnscaler.Tokens
 function data.token_file(path) end
 
+--- Maps several such files as one sequence.
+---@param name string of the whole, for messages
+---@param paths string[]
+---@return nnscaler.Tokens
+function data.token_files(name, paths) end
+
 --- Characters in a given order, as `list` told it; a state error where one repeats.
 ---@param list string[]
 ---@return nnscaler.Characters

@@ -38,6 +38,7 @@ Command plan_command();
 Command generate_command();
 Command import_command();
 Command checkpoint_command();
+Command data_command();
 Command doctor_command();
 Command test_command();
 Command verify_command();

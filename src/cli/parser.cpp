@@ -220,8 +220,8 @@ int run_script(int argc, char** argv) {  // argv: nnscaler FILE.lua arguments…
 const std::vector<Command>& commands() {
   static const std::vector<Command> all{run_command(),      compile_command(), plan_command(),
                                         generate_command(), import_command(),  checkpoint_command(),
-                                        doctor_command(),   test_command(),    verify_command(),
-                                        version_command()};
+                                        data_command(),     doctor_command(),  test_command(),
+                                        verify_command(),   version_command()};
   return all;
 }
 

@@ -65,6 +65,12 @@ int token_file(lua_State* L) {  // (path) → tokens
   script::push_object<TokensPtr>(L, kTokensType, std::move(tokens));
   return 1;
 }
+int token_files(lua_State* L) {  // (name for messages, list of paths) → tokens, all as one
+  auto tokens = std::make_shared<const Tokens>(
+      Tokens::open_files(script::check_string(L, 1), check_strings(L, 2)));
+  script::push_object<TokensPtr>(L, kTokensType, std::move(tokens));
+  return 1;
+}
 int tokens_size(lua_State* L) {
   lua_pushnumber(L, static_cast<double>(check_tokens(L, 1)->size()));
   return 1;
@@ -233,6 +239,7 @@ int open_module(lua_State* L) {
   lua_createtable(L, 0, 8);
   script::set_functions(L, {{"text", guarded<text>},
                             {"token_file", guarded<token_file>},
+                            {"token_files", guarded<token_files>},
                             {"characters", guarded<characters>},
                             {"windows", guarded<windows>},
                             {"permuted", guarded<permuted>},

@@ -1,4 +1,4 @@
-// A sequence of token ids: a memory-mapped file of 16- or 32-bit ids, or a text turned into ids of
+// A sequence of token ids: memory-mapped files of 16- or 32-bit ids, or a text turned into ids of
 // its characters. No LibTorch here.
 #pragma once
 
@@ -14,12 +14,26 @@
 
 namespace nns::data {
 
+// What the header of one of llm.c's files says.
+struct TokenFile {
+  int64_t tokens = 0;
+  int width = 2;          // bytes of an id
+  int64_t documents = 0;  // ours alone writes it
+};
+// Throws as Tokens::open_file does, and when the file has no header.
+TokenFile read_token_header(const std::string& path);
+// Returns the bytes of a file with a header and these ids, each in 4 bytes if `wide`, else in 2.
+// Throws a data Error when there are more than a header can say (2^31 - 1).
+std::string token_file_bytes(const std::vector<int32_t>& ids, bool wide, int64_t documents);
+
 class Tokens {
  public:
   // Maps a token file: nanoGPT's bare little-endian uint16 ids, or llm.c's files (1,024-byte header
   // with magic number and count, then uint16 or uint32 ids). Throws when the file is missing or
   // empty, or its size and header disagree.
   static Tokens open_file(const std::string& path);
+  // Maps several such files as one sequence; `path` is for messages.
+  static Tokens open_files(const std::string& path, const std::vector<std::string>& files);
   // Holds ids in memory; `path` is for messages.
   Tokens(std::string path, std::vector<uint16_t> ids);
 
@@ -31,12 +45,19 @@ class Tokens {
   int64_t largest() const;
 
  private:
-  Tokens(MappedFile file, size_t offset, int width);
+  // A run of ids of one width, in a file or in ids_.
+  struct Part {
+    std::optional<MappedFile> file;
+    const char* data = nullptr;
+    int width = 2;  // bytes of an id
+    int64_t begin = 0, size = 0;
+  };
+  explicit Tokens(std::string path) : path_(std::move(path)) {}
+  static Part open_part(const std::string& path);
+  void add(Part part);
   std::string path_;
-  std::optional<MappedFile> file_;
   std::vector<uint16_t> ids_;
-  const char* data_ = nullptr;
-  int width_ = 2;  // bytes of an id
+  std::vector<Part> parts_;
   int64_t size_ = 0;
 };
 

@@ -8,5 +8,7 @@ extern "C" void nns_register_torch(lua_State* L) {
   nns::runtime::open(L);
   nns::runtime::open_train(L);
   nns::checkpoint::open(L);
+  nns::tokenizer::open(L);
   nns::data::open(L);
+  nns::data::open_prepare(L);
 }

@@ -19,8 +19,12 @@ void open_train(lua_State* L);  // nnscaler._C.train
 namespace nns::checkpoint {
 void open(lua_State* L);  // nnscaler._C.checkpoint
 }
-namespace nns::data {
-void open(lua_State* L);  // nnscaler._C.data
+namespace nns::tokenizer {
+void open(lua_State* L);  // nnscaler._C.tokenizer
 }
+namespace nns::data {
+void open(lua_State* L);          // nnscaler._C.data
+void open_prepare(lua_State* L);  // nnscaler._C.prepare
+}  // namespace nns::data
 
 extern "C" void nns_register_torch(lua_State* L);

@@ -10,6 +10,7 @@ local log = require 'nnscaler.log'
 local saved_model = require 'nnscaler.trainer.saved_model'
 local store = require 'nnscaler.runtime.store'
 local shapes = require 'nnscaler.checkpoint.shapes'
+local tokenizer = require 'nnscaler.data.tokenizer'
 
 local M = {}
 
@@ -41,8 +42,20 @@ function M.model(saved)
   return model:eval()
 end
 
+-- A tokenizer whose ids the model has.
+local function checked(code, model)
+  if model.vocab and code.vocab > model.vocab then
+    fail('data', 'generate.tokenizer', ("'%s' has %d tokens, the model %d"):format(code.path,
+      code.vocab, model.vocab), 'give the tokenizer that the model was trained with')
+  end
+  return code
+end
+
 -- Text to ids and back; ids themselves, as numbers, where the data have no characters.
-local function codec(vocabulary)
+local function codec(vocabulary, model)
+  if vocabulary and vocabulary.type == 'tokenizer' then
+    return checked(tokenizer(vocabulary.path), model)
+  end
   if vocabulary and vocabulary.type == 'characters' then return characters.decoder(vocabulary) end
   return {
     encode = function(_, text)
@@ -100,7 +113,7 @@ end
 ---@param write fun(text: string)
 function M.sample(model, vocabulary, opts, write)
   check(opts)
-  local code = codec(vocabulary)
+  local code = codec(vocabulary, model)
   local ids = code:encode(opts.prompt)
   if #ids == 0 then
     fail('usage', 'generate.prompt', 'the prompt is empty; expected at least one character')
@@ -125,6 +138,7 @@ function M.run(opts)
   if hugging_face.is_folder(opts.checkpoint) then
     model = hugging_face.from_pretrained(opts.checkpoint, { dtype = 'float32' })
     model = model:materialize(0):eval()
+    vocabulary = { type = 'tokenizer', path = opts.checkpoint }
   else
     local saved = checkpoint.open(checkpoint.resolve(opts.checkpoint))
     model, vocabulary = M.model(saved), saved.state.vocabulary

@@ -9,7 +9,7 @@ local parts = {
   characters = 'nnscaler.data.characters', tokens = 'nnscaler.data.tokens',
   loader = 'nnscaler.data.loader', sampler = 'nnscaler.data.sampler',
   collate = 'nnscaler.data.collate', random_samples = 'nnscaler.data.random_samples',
-  random_tokens = 'nnscaler.data.random_tokens',
+  random_tokens = 'nnscaler.data.random_tokens', tokenizer = 'nnscaler.data.tokenizer',
 }
 
 local M = {}

@@ -73,9 +73,10 @@ local M = { Sequence = Sequence }
 --- Checks the options and fills in defaults.
 ---@param area string for messages
 ---@param options table
+---@param block? integer where the options name none
 ---@return table options
-function M.options(area, options)
-  local o = { validation = 0.1, sampling = 'random' }
+function M.options(area, options, block)
+  local o = { validation = 0.1, sampling = 'random', block = block }
   for _, key in ipairs(sorted.sorted_keys(options or {})) do
     if not known[key] then
       fail('usage', area, ("unknown option '%s'; expected block, validation, validation_file, "
