@@ -1,10 +1,13 @@
---- LLaMA 3 from random weights on a text, token = character in the small presets. The large presets
---- are for planning and compiling: their tokens are drawn at random.
+--- LLaMA 3 from random weights on a text, token = character in the small presets, or from those of
+--- a model folder. The large presets are for planning and compiling: their tokens are drawn at
+--- random.
 ---
 ---   nnscaler run recipes/llama3.lua                                        seconds
+---   nnscaler run recipes/llama3.lua from=Llama-3.2-1B data=tokens block=2048
 ---   nnscaler compile recipes/llama3.lua preset=8b pas_policy=tp compute_config.runtime_ngpus=4
 local nnscaler = require 'nnscaler'
 local Llama = require 'nnscaler.models.llama'
+local prepared = require 'nnscaler.data.prepared'
 
 local presets = {
   tiny = { sizes = { layers = 2, heads = 4, kv_heads = 2, width = 32, hidden = 96, block = 32 },
@@ -27,14 +30,19 @@ for _, key in ipairs { 'vocab', 'layers', 'heads', 'kv_heads', 'width', 'hidden'
 end
 
 local p = nnscaler.params {
-  data = { nnscaler.data.shakespeare, 'text file that the presets tiny and small learn' },
+  data = { nnscaler.data.shakespeare, 'text file that the presets tiny and small learn, or a '
+    .. 'folder of tokens' },
+  from = { '', 'model folder of Hugging Face to go on from, in place of the preset' },
   layers = { sizes.layers, 'number of blocks', min = 1 },
   block = { sizes.block, 'context length in tokens', min = 1 },
 }
 sizes.layers, sizes.block = p.layers, p.block
 
 local data
-if sizes.vocab then
+if prepared.is_folder(p.data) then
+  data = nnscaler.data.tokens(p.data, { block = sizes.block, validation = 0.1 })
+  sizes.vocab = data.vocab
+elseif sizes.vocab then
   data = nnscaler.data.random_tokens { vocab = sizes.vocab, block = sizes.block }
 else
   data = nnscaler.data.characters(p.data, { block = sizes.block, validation = 0.1 })
@@ -43,7 +51,10 @@ end
 
 return {
   name = 'llama3',
-  model = function() return Llama(sizes) end,
+  model = function()
+    if p.from == '' then return Llama(sizes) end
+    return nnscaler.from_pretrained(p.from, { block = sizes.block, dtype = 'float32' })
+  end,
   dataset = data,
   micro_batch_size = preset.batch,
   max_train_steps = preset.steps,

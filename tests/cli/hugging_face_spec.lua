@@ -66,6 +66,14 @@ describe('from texts to a model folder', function()
     assert.matches('^line 7.', text)
   end)
 
+  it('goes on from the folder in the recipe of Llama', function()
+    local recipe = ('run %s/recipes/llama3.lua data=tokens block=16 max_train_steps=2 threads=1 '
+      .. 'max_val_steps=1 checkpoint.no_save=true enable_progress_bar=false '):format(here)
+    assert.matches('Parameters: 8,688', run(recipe .. 'from=exported'))
+    assert.matches('the data have a vocabulary of 420, the model one of 41',
+      run(recipe .. ('from=%s/tests/lua/hugging_face/llama'):format(here), 1))
+  end)
+
   it('says what it cannot write', function()
     assert.matches("'exported' is there already; expected a folder to make",
       run('checkpoint export checkpoints/last exported', 2))

@@ -78,6 +78,20 @@ describe('from_pretrained', function()
     assert.equal('float64', load(given .. 'llama31', { dtype = 'float64' }).lm_head.weight.dtype)
   end)
 
+  it('takes a model with a window for texts that are no longer', function()
+    local folder = changed('llama', { model_type = 'mistral', sliding_window = 8 })
+    local expected = C.read_safetensors(given .. 'llama/expected_logits.bin')
+    local logits = logits_of(load(folder, { block = 8 }), expected:read('ids'):narrow(1, 0, 8))
+    local first = expected:read('logits'):narrow(1, 0, 8)
+    assert.is_true((logits - first):abs():max():item() <= 1e-5)
+  end)
+
+  it('refuses a dtype that is none of weights', function()
+    assert.error_matches(function()
+      nnscaler.from_pretrained(given .. 'llama', { dtype = 'int8' })
+    end, "dtype = 'int8'; expected float32, float64, bfloat16, float16")
+  end)
+
   it('ties weights once', function()
     local model = load(given .. 'llama31')
     assert.equal(model.lm_head.weight, model.model.embed_tokens.weight)
@@ -127,8 +141,10 @@ describe('from_pretrained', function()
     assert.matches("model_type is t5; expected llama, mistral, qwen2, gpt2",
       refused('llama', { model_type = 't5' }))
     assert.matches('hidden_act is gelu; expected silu', refused('llama', { hidden_act = 'gelu' }))
-    assert.matches('sliding_window is 8; expected null',
+    assert.matches('sliding_window is 8; expected null, or no shorter than the block of 32',
       refused('llama', { model_type = 'mistral', sliding_window = 8 }))
+    assert.matches('rope_parameters is {.*}; expected all of a head to be turned',
+      refused('llama', { rope_parameters = { partial_rotary_factor = 0.5 } }))
     assert.matches('rope_parameters is {.*yarn.*}; expected rope_type default, linear or llama3',
       refused('llama', { rope_parameters = { rope_type = 'yarn' } }))
     assert.matches('vocab_size is 2.5; expected an integer', refused('llama', { vocab_size = 2.5 }))

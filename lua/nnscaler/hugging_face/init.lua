@@ -3,6 +3,7 @@
 ---
 ---     local model = nnscaler.from_pretrained('Llama-3.2-1B', { block = 4096 })
 local base = require 'nnscaler._C.base'
+local check = require 'nnscaler.nn.check'
 local config_of = require 'nnscaler.hugging_face.config'
 local fail = require 'nnscaler.fail'
 local match = require 'nnscaler.checkpoint.match'
@@ -102,7 +103,10 @@ function M.from_pretrained(path, options)
   check_folder(path)
   local config = config_of.read(path)
   local family, dtype = family_of(config), options and options.dtype
-  local arguments = family.arguments(config)
+  if dtype ~= nil then
+    check.one_of(area, 'dtype', dtype, { 'float32', 'float64', 'bfloat16', 'float16' })
+  end
+  local arguments = family.arguments(config, options and options.block)
   for key, value in sorted.sorted_pairs(options or {}) do
     if key ~= 'dtype' then arguments[key] = value end
   end

@@ -1,4 +1,5 @@
---- The Llama family of the `transformers` library: Llama 2 and 3, Mistral without a window, Qwen 2.
+--- The Llama family of the `transformers` library: Llama 2 and 3, Mistral as far as its window
+--- goes, Qwen 2.
 --- Our model has their names.
 local M = {
   class = 'nnscaler.models.llama',
@@ -13,6 +14,9 @@ local function rotary(c)
     c:refuse(c.values.rope_parameters and 'rope_parameters' or 'rope_scaling', 'an object')
   end
   told = told or {}
+  if (told.partial_rotary_factor or c.values.partial_rotary_factor or 1) ~= 1 then
+    c:refuse('rope_parameters', 'all of a head to be turned: partial_rotary_factor = 1')
+  end
   local theta = told.rope_theta or c.values.rope_theta or 10000
   local kind = told.rope_type or told.type or 'default'
   if kind == 'default' then return theta, nil end
@@ -27,16 +31,19 @@ end
 
 --- What the Lua model is made with.
 ---@param c nnscaler.hugging_face.Config
+---@param block? integer the longest text, in place of the file's
 ---@return table
-function M.arguments(c)
+function M.arguments(c, block)
   c:only('hidden_act', { 'silu' })
   c:only('mlp_bias', { false })
   local qwen = c.values.model_type == 'qwen2'
   c:only('attention_bias', { false })
+  block = block or c:integer 'max_position_embeddings'
+  local window = not qwen and c.values.sliding_window
   if qwen then
     c:only('use_sliding_window', { false })
-  else
-    c:only('sliding_window', {})
+  elseif window and (type(window) ~= 'number' or window < block) then
+    c:refuse('sliding_window', ('null, or no shorter than the block of %d'):format(block))
   end
   local theta, scaling = rotary(c)
   return {
@@ -44,7 +51,7 @@ function M.arguments(c)
     heads = c:integer 'num_attention_heads', width = c:integer 'hidden_size',
     kv_heads = c:integer('num_key_value_heads', c:integer 'num_attention_heads'),
     head_dim = c.values.head_dim and c:integer 'head_dim' or nil,
-    hidden = c:integer 'intermediate_size', block = c:integer 'max_position_embeddings',
+    hidden = c:integer 'intermediate_size', block = block,
     eps = c:number('rms_norm_eps', 1e-6), std = c:number('initializer_range', 0.02),
     tied = c:flag('tie_word_embeddings', false), theta = theta, rope_scaling = scaling,
     qkv_bias = qwen,
