@@ -164,8 +164,10 @@ class Search {
             ++labels_;
             if (!mover_.move(number, c, h, to, added)) continue;
             const Label& before = labels[at(index)];
-            const Label label{before.seconds + added.seconds, before.resting + added.resting,
-                              before.saved + added.saved, index, static_cast<uint8_t>(c)};
+            const double bytes = static_cast<double>(added.resting);
+            const Label label{before.seconds + added.seconds + limits_.price * bytes,
+                              before.resting + added.resting, before.saved + added.saved, index,
+                              static_cast<uint8_t>(c)};
             if (memory_ && label.bytes() > *limits_.memory) continue;
             next.add(to.key(), label, memory_);
           }

@@ -17,8 +17,10 @@ namespace nns::solve {
 struct Limits {
   // Bytes of what rests and what a micro-batch keeps; nothing: only time counts.
   std::optional<int64_t> memory;
-  size_t labels = 4'000'000;  // partial plans that are looked at before the search is thinned
-  size_t beam = 200;          // of a thinned search, partial plans between calls
+  // Seconds that a byte at rest is worth, where no limit is given: small plans for less time.
+  double price = 0;
+  size_t labels = 400'000;  // partial plans that are looked at before the search is thinned
+  size_t beam = 200;        // of a thinned search, partial plans between calls
 };
 
 // The choices of a plan: a candidate of each step of the sequence.

@@ -1,6 +1,8 @@
 #include "solve/solve.h"
 
+#include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <utility>
 
 #include "base/error.h"
@@ -73,6 +75,29 @@ std::optional<std::pair<plan::Plan, lower::StepCost>> best_home(
   return best;
 }
 
+// Where the exact search is too long: the fastest of plans that trade time for weights at rest at
+// one price a byte, by bisection of the price. Nothing where even the smallest does not fit.
+std::optional<std::pair<plan::Plan, lower::StepCost>> by_price(const Space& space, double seconds,
+                                                               int64_t memory,
+                                                               const std::string& policy) {
+  constexpr int kHalvings = 7;
+  std::optional<std::pair<plan::Plan, lower::StepCost>> best;
+  const double unit = seconds / static_cast<double>(memory);
+  double low = -4, high = 3;  // powers of ten of `unit`
+  for (int i = 0; i <= kHalvings; ++i) {
+    const double power = i == 0 ? high : (low + high) / 2;
+    Limits limits;
+    limits.price = unit * std::pow(10.0, power);
+    const auto found = search(space, limits);
+    int64_t least = INT64_MAX;
+    auto made = best_home(space, found->candidates, memory, policy, least);
+    if (made && (!best || made->second.seconds < best->second.seconds)) best = std::move(made);
+    if (i == 0 && !best) return std::nullopt;
+    if (i > 0) (least <= memory ? high : low) = power;
+  }
+  return best;
+}
+
 }  // namespace
 
 Solution solve(const Problem& problem, std::optional<int64_t> memory, const std::string& policy) {
@@ -103,11 +128,29 @@ Solution solve(const Problem& problem, std::optional<int64_t> memory, const std:
     const auto priced = price(space, found->candidates);
     NNS_CHECK(priced, "the plan that was found has no homes");
     limit = std::min(*limit, priced->resting + priced->saved - (least - *memory));
-    if (tries == kTries || least_resting(space) > *limit) too_small(space, *memory);
-    found = search(space, {limit});
-    out.search_seconds += lap();
-    if (!found) too_small(space, *memory);
+    if (tries < kTries && least_resting(space) <= *limit) {
+      Limits limits;
+      limits.memory = limit;
+      found = search(space, limits);
+    } else {
+      found.reset();
+    }
     out.bound = true;
+    if (!found || !found->exact) {
+      auto traded = by_price(space, out.fastest, *memory, policy);
+      out.search_seconds += lap();
+      if (!traded && !found) too_small(space, *memory);
+      if (!traded) continue;
+      out.plan = std::move(traded->first);
+      out.cost = traded->second;
+      out.searched = out.cost.seconds;
+      out.gap = std::max(0.0, 1 - out.fastest / out.searched);
+      out.exact = out.gap == 0;
+      out.calls = space.sequence().size() - 1;
+      out.kinds = space.kinds().size();
+      return out;
+    }
+    out.search_seconds += lap();
   }
   out.searched = found->seconds;
   out.exact = found->exact;
