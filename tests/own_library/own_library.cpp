@@ -1,6 +1,7 @@
-// A shared library as the user would write it: one operator, registered with LibTorch, that knows
-// nothing of nnscaler.
+// A shared library as the user would write it: operators, registered with LibTorch, that know nothing
+// of nnscaler.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/im2col.h>
 #include <ATen/ops/mul.h>
 #include <torch/library.h>
 
@@ -11,8 +12,17 @@ at::Tensor cube(const at::Tensor& x, double k) {
   return at::mul(at::mul(at::mul(x, x), x), k);
 }
 
+// Sliding windows as columns, whose number is a quotient of sizes times another.
+at::Tensor windows(const at::Tensor& x, at::IntArrayRef size, at::IntArrayRef dilation,
+                   at::IntArrayRef padding, at::IntArrayRef stride) {
+  return at::im2col(x, size, dilation, padding, stride);
+}
+
 }  // namespace
 
 TORCH_LIBRARY(tests_library, m) {
   m.def("cube(Tensor x, float k) -> Tensor", cube);
+  m.def(
+      "windows(Tensor x, int[] size, int[] dilation, int[] padding, int[] stride) -> Tensor",
+      {torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(windows))});
 }

@@ -62,6 +62,7 @@ bool Array::contiguous() const {
 }
 
 bool Array::overlaps() const {
+  if (numel(shape) == 0) return false;  // strides of nothing are 0
   for (size_t d = 0; d < shape.size(); ++d)
     if (shape[d] > 1 && strides[d] == 0) return true;
   return false;
