@@ -1,5 +1,5 @@
-// A shared library as the user would write it: operators, registered with LibTorch, that know nothing
-// of nnscaler.
+// A shared library as the user would write it: operators, registered with LibTorch, that know
+// nothing of nnscaler.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/im2col.h>
 #include <ATen/ops/mul.h>
@@ -22,7 +22,10 @@ at::Tensor windows(const at::Tensor& x, at::IntArrayRef size, at::IntArrayRef di
 
 TORCH_LIBRARY(tests_library, m) {
   m.def("cube(Tensor x, float k) -> Tensor", cube);
-  m.def(
-      "windows(Tensor x, int[] size, int[] dilation, int[] padding, int[] stride) -> Tensor",
-      {torch::dispatch(c10::DispatchKey::CPU, TORCH_FN(windows))});
+  m.def("windows(Tensor x, int[] size, int[] dilation, int[] padding, int[] stride) -> Tensor");
+}
+
+// For CPUs alone: shapes cannot be had without running it.
+TORCH_LIBRARY_IMPL(tests_library, CPU, m) {
+  m.impl("windows", windows);
 }
