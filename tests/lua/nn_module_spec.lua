@@ -233,8 +233,8 @@ describe('wrong use says what is wrong:', function()
   it('a missing or negative size of a GPT', function()
     says('[models.gpt] block = nil; expected an integer ≥ 1', GPT,
       { vocab = 5, layers = 1, heads = 2, width = 8 })
-    says("[models.gpt] unknown option 'layer'; expected bias, block, dropout, heads, layers, "
-      .. 'tied, vocab, width', GPT, { layer = 3 })
+    says("[models.gpt] unknown option 'layer'; expected bias, block, dropout, eps, gelu, heads, "
+      .. 'layers, tied, vocab, width', GPT, { layer = 3 })
   end)
 
   it('a text longer than the block', function()
