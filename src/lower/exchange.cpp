@@ -215,7 +215,7 @@ Ref Exchange::collective(Ref x, const Step& step, const std::vector<int>& summed
     case Primitive::move:
       break;
   }
-  NNS_CHECK(false, "{} is not a collective", name_of(step.primitive));
+  fail(ErrorKind::internal, "[lower.exchange] {} is not a collective", name_of(step.primitive));
 }
 
 void Exchange::count_pair(Ref x, const char* forward, const char* backward) {
