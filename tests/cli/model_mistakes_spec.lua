@@ -31,12 +31,15 @@ local function refused(width, forward, ...)
     for _, text in ipairs { ... } do assert.truthy(said:find(text, 1, true), said) end
     assert.is_nil(base.file_exists(folder .. '/ck'))
   end
+  return shell.nnscaler(('run %s/r.lua threads=1 gen_savedir=%s/gen checkpoint.no_save=true')
+    :format(folder, folder))
 end
 
 describe('a model', function()
   it('whose shapes do not fit', function()
-    refused(5, 'return self.part(sample.x):mean()', 'linear', 'part.fc', '[2, 4]', '[3, 5]',
-      'r.lua:5')
+    local traced = refused(5, 'return self.part(sample.x):mean()', 'linear', 'part.fc', '[2, 4]',
+      '[3, 5]', '/r.lua:8: in function')
+    assert.matches('r.lua:5: `function Part:forward', traced, 1, true)
   end)
 
   it('whose loss is not a scalar', function()
