@@ -21,8 +21,9 @@ void visit_results(const graph::Nest& nest, const std::function<void(ValueRef)>&
 // position.
 bool can_write_into(const Instr& instr) {
   const operators::Schema* schema = operators::schema_of(instr.op);
-  const operators::Parameter* out = schema == nullptr ? nullptr : schema->find("out");
-  return out != nullptr && !out->keyword_only && !out->written;
+  if (schema == nullptr || schema->parameters.empty()) return false;
+  const operators::Parameter& last = schema->parameters.back();
+  return last.name == "out" && last.otherwise && !last.keyword_only;
 }
 
 // Whether the call only looks at a contiguous tensor in another shape.
