@@ -7,6 +7,7 @@ local base = require 'nnscaler._C.base'
 local beside = require 'tests.equivalence.support.beside'
 local comm = require 'nnscaler.runtime.groups'
 local fingerprint = require('nnscaler._C.train').fingerprint
+local lines_of = require 'tests.equivalence.support.lines'
 local models = require 'tests.equivalence.plans.models'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local sample_of = require 'nnscaler.runtime.sample'
@@ -189,7 +190,7 @@ function M.run(cell)
   result.pairs = shared and select(3, program.first:adapters()) or {}
   result.sent, result.expected = got.sent, got.expected
   result.bits = cell.bits and bits_of(got)
-  result.lines = program.first and select(2, program.first:lua():gsub('\n', '')) or 0
+  result.lines = program.first and lines_of(program.first:lua()) or 0
   result.plan = shared and shared.plan:text() or ''
   -- The policy has run on rank 0.
   if cell.policy == 'tests.equivalence.plans.random_policy' and shared.rank == 0 then
