@@ -10,54 +10,16 @@
 #include "lower/lower.h"
 #include "lower/passes.h"
 #include "plan/builder.h"
+#include "support/models.h"
 
 using namespace nns;
 using namespace nns::lower;
-using graph::Role;
 using graph::ValueRef;
 
 namespace {
 
-// x → linear → linear → linear → linear → sum, of widths 8, 6, 10, 4, 8.
-std::shared_ptr<const graph::Graph> linears() {
-  auto g = std::make_shared<graph::Graph>();
-  g->name = "Linears";
-  g->training = true;
-  const auto value = [&](Shape shape, Role role, bool grad, std::string name, int producer) {
-    const int id = static_cast<int>(g->values.size());
-    g->values.push_back(
-        {id, {std::move(shape), DType::f64}, role, grad, std::move(name), producer, {}});
-    return id;
-  };
-  int x = value({4, 8}, Role::input, false, "x", -1);
-  g->inputs = {x};
-  const int64_t widths[] = {8, 6, 10, 4, 8};
-  for (int i = 0; i < 4; ++i) {
-    const std::string module = "fc" + std::to_string(i);
-    const int w = value({widths[i + 1], widths[i]}, Role::parameter, true, module + ".weight", -1);
-    g->parameters.push_back(w);
-    graph::Node node;
-    node.id = i;
-    node.op = "aten::linear";
-    node.module = module;
-    node.args = {{"input", ValueRef{x}}, {"weight", ValueRef{w}}, {"bias", {}}};
-    x = value({4, widths[i + 1]}, Role::activation, true, "", i);
-    node.outputs = {x};
-    g->nodes.push_back(node);
-  }
-  graph::Node sum;
-  sum.id = 4;
-  sum.op = "aten::sum";
-  sum.args = {{"self", ValueRef{x}}, {"dtype", {}}};
-  sum.outputs = {value({}, Role::activation, true, "", 4)};
-  g->nodes.push_back(sum);
-  g->outputs.resize(1);
-  g->outputs[0].node = ValueRef{sum.outputs[0]};
-  return g;
-}
-
 struct Case {
-  std::shared_ptr<const graph::Graph> graph = linears();
+  std::shared_ptr<const graph::Graph> graph = test::linears({8, 6, 10, 4, 8});
   std::shared_ptr<const plan::Plan> plan;
   std::vector<Program> programs;
 

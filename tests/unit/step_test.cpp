@@ -12,56 +12,17 @@
 #include "lower/lower.h"
 #include "lower/passes.h"
 #include "plan/builder.h"
+#include "support/models.h"
 
 using namespace nns;
 using namespace nns::lower;
-using graph::Role;
-using graph::ValueRef;
 
 namespace {
-
-// x → linear → linear → sum; the weights are float64[6, 8] and float64[4, 6].
-std::shared_ptr<const graph::Graph> linears() {
-  auto g = std::make_shared<graph::Graph>();
-  g->name = "Linears";
-  g->training = true;
-  const auto value = [&](Shape shape, Role role, bool grad, std::string name, int producer) {
-    const int id = static_cast<int>(g->values.size());
-    g->values.push_back(
-        {id, {std::move(shape), DType::f64}, role, grad, std::move(name), producer, {}});
-    return id;
-  };
-  int x = value({4, 8}, Role::input, false, "x", -1);
-  g->inputs = {x};
-  const int64_t widths[] = {8, 6, 4};
-  for (int i = 0; i < 2; ++i) {
-    const int w = value({widths[i + 1], widths[i]}, Role::parameter, true,
-                        "fc" + std::to_string(i) + ".weight", -1);
-    g->parameters.push_back(w);
-    graph::Node node;
-    node.id = i;
-    node.op = "aten::linear";
-    node.module = "fc" + std::to_string(i);
-    node.args = {{"input", ValueRef{x}}, {"weight", ValueRef{w}}, {"bias", {}}};
-    x = value({4, widths[i + 1]}, Role::activation, true, "", i);
-    node.outputs = {x};
-    g->nodes.push_back(node);
-  }
-  graph::Node sum;
-  sum.id = 2;
-  sum.op = "aten::sum";
-  sum.args = {{"self", ValueRef{x}}, {"dtype", {}}};
-  sum.outputs = {value({}, Role::activation, true, "", 2)};
-  g->nodes.push_back(sum);
-  g->outputs.resize(1);
-  g->outputs[0].node = ValueRef{sum.outputs[0]};
-  return g;
-}
 
 // Of one rank of a plan on `plan_ngpus` devices in two scale units; the first layer is cut where a
 // unit has two devices, the second is on both.
 Program program(int rank, int plan_ngpus = 1, bool shards = false, int64_t set_bytes = 25 << 20) {
-  auto graph = linears();
+  auto graph = test::linears({8, 6, 4});
   plan::Builder b(graph, plan_ngpus, 2 * plan_ngpus);
   if (plan_ngpus == 2) {
     b.partition(0, 1, 0, 2);
@@ -129,7 +90,7 @@ TEST_CASE("weights in shards are summed in backward and gathered by programs") {
 }
 
 TEST_CASE("the step of one device has no sum") {
-  const Program p = lower::lower(*linears(), {}).program;
+  const Program p = lower::lower(*test::linears({8, 6, 4}), {}).program;
   CHECK(to_text(p.step) == "  scale set 0\n  norm set 0 held by 1\n  clip set 0\n  update set 0\n");
 }
 
@@ -243,7 +204,7 @@ TEST_CASE("sums start in backward after their last addends") {
 }
 
 TEST_CASE("ranks that sum other sets are refused") {
-  auto graph = linears();
+  auto graph = test::linears({8, 6, 4});
   plan::Builder b(graph, 1, 2);
   for (int i : {0, 1, 2}) b.replicate(i, 1);
   const plan::Plan plan = b.finish("hand");

@@ -146,15 +146,28 @@ GraphPtr alike(int blocks) {
   return share(text + fmt::format("%loss = aten::sum(self=%x{})\noutput %loss\n", blocks));
 }
 
-GraphPtr linears() {
-  const int widths[] = {8, 6, 10, 4, 8};
-  std::string text = "graph \"Linears\" training\ninput %x0 \"x\": float64[4, 8]\n";
-  for (int i = 0; i < 4; ++i)
+namespace {
+
+// x → linear → … of these widths; `rest` goes from %xN to %loss.
+GraphPtr linears_to(const std::vector<int>& widths, const std::string& rest) {
+  std::string text =
+      fmt::format("graph \"Linears\" training\ninput %x0 \"x\": float64[4, {}]\n", widths[0]);
+  for (size_t i = 0; i + 1 < widths.size(); ++i)
     text += parameter(fmt::format("fc{}.weight", i),
                       fmt::format("[{}, {}]", widths[i + 1], widths[i])) +
             fmt::format("%x{1} = aten::linear(input=%x{0}, weight=%fc{0}.weight)  -- fc{0}\n", i,
                         i + 1);
-  return share(text + "%s = aten::sin(self=%x4)\n%loss = aten::sum(self=%s)\noutput %loss\n");
+  return share(text + rest + "output %loss\n");
+}
+
+}  // namespace
+
+GraphPtr linears() {
+  return linears_to({8, 6, 10, 4, 8}, "%s = aten::sin(self=%x4)\n%loss = aten::sum(self=%s)\n");
+}
+
+GraphPtr linears(const std::vector<int>& widths) {
+  return linears_to(widths, fmt::format("%loss = aten::sum(self=%x{})\n", widths.size() - 1));
 }
 
 GraphPtr oddities() {

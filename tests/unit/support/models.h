@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "support/interpreter.h"
 
@@ -19,8 +20,10 @@ GraphPtr transformer(int blocks);
 GraphPtr convolutions(bool training = true);
 // Blocks h.0 … of linear, relu, linear, relu: what enters a block has the name of what it makes.
 GraphPtr alike(int blocks);
-// Four linear layers of widths 8, 6, 10, 4, 8, and a sum.
+// Four linear layers of widths 8, 6, 10, 4, 8, a sine and a sum.
 GraphPtr linears();
+// Linear layers of these widths and a sum, without the sine that `linears()` has before it.
+GraphPtr linears(const std::vector<int>& widths);
 // What a list of pipelines and cuts seldom has: a tensor that is cut, joined, reduced, indexed and
 // expanded, a constant mask, a calculation on weights alone, one without gradient, and a weight
 // that nobody reads.
