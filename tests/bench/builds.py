@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""CPU seconds of a step under two builds, in turns: what a change costs. Prints the ratio of the
-median steps of each round, later / earlier: its median over rounds and the whole range.
+"""CPU seconds of a step and resident peak under two builds, in turns: what a change costs. Prints
+ratios within each round, later / earlier: their median over rounds and the whole range. Seconds are
+those of the median step. All ranks are threads of one process, so both figures are of all together.
 
     builds.py EARLIER_BINARY [--later BINARY] [--preset tiny] [--ranks 1] [--steps 20] [--rounds 20] [KEY=VALUE …]"""
 import argparse
+import json
 import os
 import statistics
 import tempfile
@@ -11,15 +13,19 @@ import tempfile
 from compare import HERE, BIN, PRESETS, TEXT, WARM_UP, child, spread
 
 
-def cpu(binary, a):
-    """Median CPU seconds of a step, of all ranks together: they are threads of one process."""
+def measure(binary, a):
+    """Median CPU seconds of a step, and the resident peak in bytes."""
     with tempfile.TemporaryDirectory() as folder:
         child([binary, "run", os.path.join(HERE, "gpt.lua"), *(["-n", str(a.ranks)] if a.ranks > 1 else []),
                f"data={TEXT}", f"max_train_steps={WARM_UP + a.steps}", "checkpoint.no_save=true",
                "max_val_steps=1", f"gen_savedir={folder}/gen", "enable_progress_bar=false", "comm.backend=local",
-               f"threads={a.threads}", f"cpu={folder}/cpu", *PRESETS[a.preset], *a.changes], cwd=folder)
+               f"threads={a.threads}", f"cpu={folder}/cpu", "--metrics", f"{folder}/metrics.jsonl",
+               *PRESETS[a.preset], *a.changes], cwd=folder)
         with open(os.path.join(folder, "cpu")) as f:
-            return statistics.median([float(line) for line in f][a.ranks * WARM_UP:])
+            seconds = statistics.median([float(line) for line in f][a.ranks * WARM_UP:])
+        with open(os.path.join(folder, "metrics.jsonl")) as f:
+            peak = max(row["rss_bytes"] for row in map(json.loads, f) if "rss_bytes" in row)
+        return seconds, peak
 
 
 def main():
@@ -33,10 +39,11 @@ def main():
     p.add_argument("--rounds", type=int, default=20)
     p.add_argument("changes", nargs="*", metavar="KEY=VALUE")
     a = p.parse_args()
-    rows = [(cpu(a.earlier, a), cpu(a.later, a), cpu(a.earlier, a)) for _ in range(a.rounds)]
+    rows = [(measure(a.earlier, a), measure(a.later, a), measure(a.earlier, a)) for _ in range(a.rounds)]
     print(f"{a.preset} GPT, {a.ranks} rank(s), {' '.join(a.changes)}: {a.rounds} rounds of {a.steps} steps")
-    print(f"  later / earlier {spread([2 * y / (x + z) for x, y, z in rows])}")
-    print(f"  control         {spread([z / x for x, _, z in rows])}", flush=True)
+    for of, what in enumerate(["CPU of a step", "resident peak"]):
+        print(f"  {what}, later / earlier {spread([2 * y[of] / (x[of] + z[of]) for x, y, z in rows])}")
+        print(f"  {what}, control         {spread([z[of] / x[of] for x, _, z in rows])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ local C = require 'nnscaler._C.runtime'
 local base = require 'nnscaler._C.base'
 local groups = require 'nnscaler.runtime.groups'
 local tensor = require 'nnscaler.tensor'
+local train = require 'nnscaler._C.train'
 
 local M = {}
 
@@ -309,21 +310,15 @@ function States:overlapped()
     hidden = math.max(0, 1 - times.waited / times.under_way) }
 end
 
--- Parameters of a set that have gradients, and these; of `holders` ranks each, where told. The
--- kernels walk both by address: what lies otherwise than its weight is laid as that.
+-- Gradients of a set that are there, and their parameters; of `holders` ranks each, where told.
 local function list_of(self, k, holders)
-  local set, names, weights, gradients = self.sets[k], {}, {}, {}
+  local set, names, gradients = self.sets[k], {}, {}
   for _, name in ipairs(set.names) do
     local gradient = self:gradient(name)
     if gradient and (not holders or (self.leaves[name].holders or 1) == holders) then
       local n = #names + 1
-      names[n], weights[n], gradients[n] = name, self.data[name], gradient
+      names[n], gradients[n] = name, gradient
     end
-  end
-  local found = { unpack(gradients) }
-  require('nnscaler._C.train').align(weights, gradients)
-  for i, gradient in ipairs(gradients) do
-    if not rawequal(gradient, found[i]) then set_gradient(self, names[i], gradient) end
   end
   return gradients, names
 end
@@ -341,7 +336,7 @@ end
 ---@param k integer
 ---@param factor number
 function States:scale(k, factor)
-  if factor ~= 1 then require('nnscaler._C.train').scale(pieces(self, k), factor) end
+  if factor ~= 1 then train.scale(pieces(self, k), factor) end
 end
 
 --- Sum of the squares of a set's gradients, of those that so many ranks hold.
@@ -349,7 +344,7 @@ end
 ---@param holders integer
 ---@return number
 function States:squares(k, holders)
-  return require('nnscaler._C.train').scale_and_norm(pieces(self, k, holders), 1) ^ 2
+  return train.scale_and_norm(pieces(self, k, holders), 1) ^ 2
 end
 
 --- Clips the gradients of a set to a norm of all gradients, as torch.nn.utils.clip_grad_norm_ does.
@@ -366,8 +361,14 @@ end
 ---@param lr number learning rate of the default group
 function States:update(k, lr)
   local gradients, names = list_of(self, k)
-  local slots = {}
-  for i, name in ipairs(names) do slots[i] = self.slots[name] end
+  local weights, slots = {}, {}
+  for i, name in ipairs(names) do weights[i], slots[i] = self.data[name], self.slots[name] end
+  -- Kernels walk weight and gradient by address: a gradient that lies otherwise is laid anew.
+  local found = { unpack(gradients) }
+  train.align(weights, gradients)
+  for i, gradient in ipairs(gradients) do
+    if not rawequal(gradient, found[i]) then set_gradient(self, names[i], gradient) end
+  end
   self.optimizer:update(slots, gradients, lr)
 end
 
