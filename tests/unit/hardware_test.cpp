@@ -141,4 +141,7 @@ TEST_CASE("a pipeline takes its schedule's time", "[cost]") {
   CHECK(two.seconds < one.seconds + 4 * two.forward.communication + 4 * two.backward.communication);
   CHECK(two.seconds > one.seconds * 0.5);
   CHECK(two.resting < one.resting);
+  // One micro-batch through both stages and back, and three more on the slower stage.
+  const double parts = two.forward.all() + two.backward.all();
+  CHECK(two.seconds - two.once.sum - two.once.update >= (1 + 3.0 / 2) * parts * (1 - 1e-12));
 }

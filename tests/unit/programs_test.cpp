@@ -72,6 +72,17 @@ std::vector<int> first_nodes(const graph::Graph& graph, const std::vector<int>& 
 
 }  // namespace
 
+TEST_CASE("what a rank has to adapt is counted over all its stages") {
+  const auto graph = perceptrons(2);
+  Builder b(graph, 2, 2);
+  cut_blocks(b, 2);
+  replicate_rest(b, 2);
+  const Programs cut = check_plan(graph, std::make_shared<const plan::Plan>(b.finish("cut")));
+  CHECK(lower::lower(*graph).adapters.all == 0);
+  // Of each block the sums of proj's results and of fc's input gradients at the least.
+  for (const auto& rank : cut.ranks) CHECK(rank.adapters.all >= 2);
+}
+
 TEST_CASE("scale units add up what one device computes") {
   for (const GraphPtr& graph : {perceptrons(3), transformer(2), oddities()}) {
     Builder b(graph, 1, 3);

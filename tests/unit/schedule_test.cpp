@@ -3,7 +3,10 @@
 #include <catch2/catch.hpp>
 
 #include "base/error.h"
+#include "lower/schedule/pipeline.h"
 #include "lower/schedule/schedule.h"
+#include "plan/builder.h"
+#include "support/models.h"
 
 using namespace nns;
 using namespace nns::lower;
@@ -131,6 +134,32 @@ TEST_CASE("every schedule runs with few micro-batches too") {
           CHECK_NOTHROW(make_schedule(name, p, m, name == "1f1b_interleaved" ? 2 : 1));
         }
       }
+}
+
+TEST_CASE("a schedule of a plan has the micro-batches that were asked for") {
+  const auto graph = test::alike(4);
+  for (const auto& name : schedule_names()) {
+    if (name == "infer") continue;
+    const int stages = name == "1f1b_interleaved" || name == "zbv" ? 4 : 2;
+    plan::Builder builder(graph, 2, 2);
+    const int nodes = static_cast<int>(graph->nodes.size());
+    std::vector<int> first;
+    std::vector<std::vector<int>> devices{{0}};
+    for (int i = 1; i < stages; ++i) {
+      first.push_back(i * nodes / stages);
+      devices.push_back({name == "zbv" && i > 1 ? 3 - i : i % 2});
+    }
+    builder.stage(first, devices);
+    for (int n = 0; n < nodes; ++n) builder.replicate(n, 1);
+    builder.schedule(name, 4, 1);
+    const plan::Plan plan = builder.finish("test");
+    for (int micros : {1, 2, 3, 4}) {
+      INFO(name << " " << micros);
+      const Schedule s = schedule_of(plan, micros);
+      CHECK(s.micros == micros);
+      CHECK_NOTHROW(check(s));
+    }
+  }
 }
 
 TEST_CASE("a broken schedule is refused by name") {

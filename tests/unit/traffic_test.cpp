@@ -85,6 +85,36 @@ TEST_CASE("a bucket stands where its last gradient is complete") {
   CHECK(names(tied, summed(tied, 1 << 20)) == Names{{"w2", "w1", "w0"}});
 }
 
+TEST_CASE("every product of a weight's gradient is written where the gradient lies") {
+  using enum DType;
+  // Of the parameters, in the order of backward, how many products lie in their gradients.
+  const auto written = [](const lower::Program& p) {
+    std::vector<std::string> out;
+    for (const lower::Segment& segment : p.segments)
+      for (const lower::Instr& instr : segment.instrs)
+        if (instr.into >= 0) out.push_back(p.slot(instr.into).name);
+    return out;
+  };
+  CHECK(written(layers({f64, f64}, false)) == std::vector<std::string>{"w1", "w0"});
+  // The addend of the second use too.
+  CHECK(written(layers({f64, f64}, true)) == std::vector<std::string>{"w0", "w1", "w0"});
+  const lower::Program p = layers({f64, f64}, false);
+  CHECK(lower::to_text(p).find("aten::linear(input=%") != std::string::npos);
+}
+
+TEST_CASE("parameters without a gradient here are in a set where another rank has one") {
+  using enum DType;
+  lower::Program p = layers({f64, f64}, false);
+  for (lower::Segment& segment : p.segments)
+    std::erase_if(segment.instrs, [&](const lower::Instr& instr) {
+      return instr.kind == lower::InstrKind::accumulate && p.slot(instr.target).name == "w1";
+    });
+  using Names = std::vector<std::vector<std::string>>;
+  CHECK(names(p, lower::gradient_sets(p, 1 << 20, {"w0", "w1"}, {"w0", "w1"}, true)) ==
+        Names{{"w0", "w1"}});
+  CHECK(names(p, lower::gradient_sets(p, 1 << 20, {"w0"}, {"w0"}, true)) == Names{{"w0"}});
+}
+
 TEST_CASE("buckets follow one another as backward completes them") {
   CHECK(rc::check([] {
     std::vector<DType> dtypes;
