@@ -1,0 +1,167 @@
+// Programs of small models under plans of every kind, beside their texts of before
+// (tests/unit/golden). Whatever changes in a Program, its memory, messages or notes shows
+// as a difference of text; NNSCALER_UPDATE=1 writes them anew.
+#include <fmt/format.h>
+
+#include <catch2/catch.hpp>
+#include <cstdlib>
+
+#include "base/file.h"
+#include "lower/memory.h"
+#include "lower/traffic.h"
+#include "plan/builder.h"
+#include "support/graph_text.h"
+#include "support/models.h"
+
+using namespace nns;
+using namespace nns::test;
+using plan::Builder;
+
+namespace {
+
+std::string text_of(const lower::Lowered& lowered) {
+  const lower::Program& program = lowered.program;
+  std::string text = lower::to_text(program);
+  const lower::Memory m = lower::memory(program);
+  text += fmt::format("memory: peak {}, saved {}, parameters {}, gradients {}\n", m.peak, m.saved,
+                      m.parameters, m.gradients);
+  for (const lower::Traffic& t : lower::traffic(program))
+    text += fmt::format("traffic: {} {} of {}: {} calls, {} bytes{}\n", t.segment, t.op, t.ranks,
+                        t.calls, t.bytes, t.weights ? ", weights" : "");
+  text += fmt::format("adapters: {}, paired {}\n", lowered.adapters.all, lowered.adapters.paired);
+  for (const auto& [kinds, count] : lowered.adapters.pairs)
+    text += fmt::format("  {} {}\n", kinds, count);
+  for (const std::string& note : lowered.notes) text += "note: " + note + "\n";
+  for (const std::string& warning : lowered.warnings) text += "warning: " + warning + "\n";
+  return text;
+}
+
+// The Programs of the first and the last rank of a plan.
+void is_as_before(const std::string& name, const GraphPtr& graph,
+                  std::shared_ptr<const plan::Plan> plan = nullptr) {
+  INFO(name);
+  std::string text;
+  const Programs programs = lower_all(graph, plan);
+  text += text_of(programs.ranks.front());
+  if (programs.ranks.size() > 1) text += text_of(programs.ranks.back());
+  const std::string path = "tests/unit/golden/" + name + ".txt";  // from the top of the tree
+  if (std::getenv("NNSCALER_UPDATE") != nullptr) write_file_atomic(path, text, "test");
+  CHECK(text == read_file(path, "test"));
+}
+
+// Whatever has no place yet is on all devices of its stage.
+std::shared_ptr<const plan::Plan> finished(Builder& b, int devices) {
+  for (const graph::Node& node : b.graph().nodes)
+    if (!b.planned(node.id)) b.replicate(node.id, devices);
+  return std::make_shared<const plan::Plan>(b.finish("hand"));
+}
+
+// Megatron's cuts of the blocks: rows of fc, columns of proj.
+void cut_blocks(Builder& b) {
+  for (const graph::Node& node : b.graph().nodes) {
+    if (node.module.ends_with(".fc")) b.partition(node.id, 1, 0, 2);
+    if (node.module.ends_with(".proj")) b.partition(node.id, 1, 1, 2);
+    if (node.op == "aten::gelu") b.partition(node.id, 0, 2, 2);
+  }
+}
+
+// The first node of a block.
+int first_of(const graph::Graph& graph, int block) {
+  for (const graph::Node& node : graph.nodes)
+    if (node.module.starts_with("h." + std::to_string(block) + ".")) return node.id;
+  throw std::runtime_error("no block");
+}
+
+void recompute_blocks(Builder& b, int blocks) {
+  for (int i = 0; i < blocks; ++i) {
+    std::vector<int> nodes;
+    for (const graph::Node& node : b.graph().nodes)
+      if (node.module.starts_with("h." + std::to_string(i) + ".")) nodes.push_back(node.id);
+    b.recompute(nodes);
+  }
+}
+
+// A recurrent cell, unrolled; its gate passes a second state on.
+GraphPtr unrolled(int steps) {
+  std::string text =
+      "graph \"Unrolled\" training\ninput %x \"x\": float64[2, 4]\n"
+      "parameter %w \"w\": float64[4, 4] grad\nparameter %v \"v\": float64[4, 4] grad\n"
+      "%a0 = aten::linear(input=%x, weight=%v)\n%b0 = aten::tanh(self=%x)\n";
+  for (int i = 1; i <= steps; ++i)
+    text += fmt::format(
+        "%u{0} = aten::linear(input=%a{1}, weight=%w)\n%g{0} = aten::sigmoid(self=%u{0})\n"
+        "%b{0} = aten::mul.Tensor(self=%g{0}, other=%b{1})\n"
+        "%a{0} = aten::add.Tensor(self=%u{0}, other=%b{0}, alpha=1)\n",
+        i, i - 1);
+  text += fmt::format("%loss = aten::sum(self=%a{})\noutput %loss\n", steps);
+  return std::make_shared<const graph::Graph>(read_graph(text));
+}
+
+}  // namespace
+
+TEST_CASE("programs are those of before") {
+  is_as_before("one_device", oddities());
+  is_as_before("blocks", transformer(3));
+  is_as_before("evaluation", perceptrons(2, false));
+  is_as_before("unrolled", unrolled(6));
+  {
+    const GraphPtr graph = convolutions();
+    Builder b(graph, 1, 2);
+    is_as_before("scale_units", graph, finished(b, 1));
+  }
+  {
+    const GraphPtr graph = transformer(2);
+    Builder b(graph, 1, 1);
+    recompute_blocks(b, 2);
+    is_as_before("recompute", graph, finished(b, 1));
+  }
+  {
+    const GraphPtr graph = perceptrons(2);
+    Builder b(graph, 2, 4);
+    cut_blocks(b);
+    is_as_before("cut", graph, finished(b, 2));
+  }
+  {
+    const GraphPtr graph = oddities();
+    Builder b(graph, 2, 2);
+    for (const graph::Node& node : graph->nodes) {
+      if (node.op == "aten::linear") b.partition(node.id, 0, 0, 2);
+      if (node.op == "aten::embedding") b.partition(node.id, 0, 1, 2);
+    }
+    is_as_before("rows", graph, finished(b, 2));
+  }
+  {
+    const GraphPtr graph = linears();
+    Builder b(graph, 2, 2);
+    b.partition(0, 1, 0, 2, false, {5, 1});
+    b.partition(1, 1, 1, 2, false, {5, 1});
+    is_as_before("uneven", graph, finished(b, 2));
+  }
+  for (const char* schedule : {"1f1b", "zb_h1", "chimera"}) {
+    const GraphPtr graph = perceptrons(4);
+    Builder b(graph, 2, 2);
+    b.stage({first_of(*graph, 2)}, {{0}, {1}});
+    b.schedule(schedule, 4, 1);
+    is_as_before(schedule, graph, finished(b, 1));
+  }
+  {
+    const GraphPtr graph = perceptrons(4);
+    Builder b(graph, 2, 2);
+    b.stage({first_of(*graph, 1), first_of(*graph, 2), first_of(*graph, 3)}, {{0}, {1}, {0}, {1}});
+    b.schedule("1f1b_interleaved", 4, 2);
+    is_as_before("interleaved", graph, finished(b, 1));
+  }
+  {
+    const GraphPtr graph = perceptrons(2);
+    Builder b(graph, 1, 1);
+    std::vector<int> nodes;
+    for (const graph::Node& node : graph->nodes) {
+      if (!node.module.starts_with("h.")) continue;
+      nodes.push_back(node.id);
+      b.partition(node.id, 0, 0, 2);
+      b.assign(node.id, {0, 0});
+    }
+    b.recompute(nodes);
+    is_as_before("turns", graph, finished(b, 1));
+  }
+}
