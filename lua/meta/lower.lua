@@ -32,8 +32,14 @@ local Skeleton = {}
 
 ---@class nnscaler.ProgramParameter: nnscaler.ProgramTensor
 ---@field reduce? integer[] ranks whose gradients are summed
----@field holders integer ranks that hold this part
----@field sharded boolean whether it rests in shards
+---@field holders integer ranks that hold this part of the gradient once it is summed
+---@field zero integer which states rest in shards, as in PlanInfo; where that is not 0:
+---@field over? integer[] ranks among which they are cut
+---@field dim? integer along which
+---@field length? integer of the piece that is used here along it
+---@field owner? integer the one of `over`, from 0, that has all of it
+---@field scatter? boolean whether the step scatters the gradient
+---@field gradient? integer[] shape of the gradient, where that alone rests in a shard
 ---@field addends integer of its gradient a micro-batch; 0: the loss does not depend on it
 
 ---@class nnscaler.ProgramBuffer: nnscaler.ProgramTensor

@@ -21,7 +21,8 @@ local PlanBuilder = {}
 ---@field chunks integer stages of a pipeline rank
 ---@field micro_batches integer of a unit, a step
 ---@field lanes integer 2 where a schedule goes through the ranks in both directions, else 1
----@field sharded boolean whether weights rest in shards
+---@field zero integer which states of weights rest in shards, the greatest level of any: 0 none, 1
+---  those of the optimizer, 2 gradients too, 3 weights too
 
 ---@class nnscaler.PlanAction
 ---@field kind 'F'|'B'|'W' forward, backward, gradients of weights
@@ -186,9 +187,16 @@ function PlanBuilder:hooks(node, hooks) end
 ---@param orders? string[] of 'custom', per pipeline rank: 'F0 F1 B0 B1'
 function PlanBuilder:schedule(name, micro_batches, chunks, orders) end
 
---- Says where weights rest between steps.
----@param home 'replicated'|'sharded'
-function PlanBuilder:weights(home) end
+--- Says which states rest in shards between steps, of all weights or of one.
+---@param level integer 0 to 3, as in PlanInfo
+---@param weight? string its name
+function PlanBuilder:zero(level, weight) end
+
+--- Says how shards lie.
+---@param groups integer of scale units: shards inside of each, sums across all
+---@param scatter boolean whether at level 1 sums keep shards of gradients only
+---@param undivided string[] names of weights whose slots one rank keeps
+function PlanBuilder:shards(groups, scatter, undivided) end
 
 --- Makes an error of a shape that the plan does not fit, instead of a replicated operator.
 function PlanBuilder:strict() end

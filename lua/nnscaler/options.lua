@@ -26,12 +26,28 @@ local M = {}
 ---@field seed integer
 ---@field max_programs? integer kept at a time, one for each shape of the inputs
 ---@field bucket_cap_mb? number most MiB of gradients that one all-reduce sums
+---@field zero nnscaler.ZeroOptions what rests in shards
 ---@field hooked boolean whether hooks may change the model in a run
 ---@field forward_args? fun(sample): any ... arguments of forward for a sample
 local Options = {}
 Options.__index = Options
 
-local required = { policy = true, pas_config = 'table', plan_ngpus = 'number',
+---@class nnscaler.ZeroOptions
+---@field level? integer 0 to 3, as compute_config.use_zero; nil: what the policy says
+---@field groups integer of scale units
+---@field scatter boolean whether the step scatters gradients at level 1
+---@field undivided boolean whether each weight's slots lie on one rank
+
+--- What a compute_config says of shards.
+---@param config table
+---@return nnscaler.ZeroOptions
+function M.zero(config)
+  return { level = config.use_zero, groups = config.zero_ngroups or 1,
+    scatter = config.zero_use_reduce_scatter or false,
+    undivided = config.zero_param_level_sharding or false }
+end
+
+local required = { zero = 'table', policy = true, pas_config = 'table', plan_ngpus = 'number',
   runtime_ngpus = 'number', whole = 'boolean', micro_batches = 'number', settings = 'string',
   folder = 'string', reuse = 'string', strategy = 'string', embedded = 'boolean',
   device = 'string', seed = 'number', hooked = 'boolean' }
@@ -107,7 +123,7 @@ end
 ---@return nnscaler.Options
 function M.new(fields)
   local out = { pas_config = {}, micro_batches = 1, folder = '', reuse = 'auto', strategy = 'code',
-    embedded = false, device = 'cpu', seed = 0, hooked = false }
+    embedded = false, device = 'cpu', seed = 0, hooked = false, zero = M.zero {} }
   for key, value in sorted_pairs(fields) do out[key] = value end
   return setmetatable(check(out), Options)
 end
@@ -126,6 +142,7 @@ function M.of(job, size)
     settings = M.settings(job, sizes), folder = job.gen_savedir, reuse = job.gen_reuse,
     strategy = job.broadcast_strategy, device = job.device, seed = job.seed,
     bucket_cap_mb = config.reducer_bucket_cap_mb, forward_args = job.forward_args,
+    zero = M.zero(config),
     hooked = job.hook ~= nil, max_programs = job.max_programs, optimizer = job.optimizer,
   }
 end

@@ -8,6 +8,7 @@ local fingerprint = require 'nnscaler.policies.fingerprint'
 local graphs = require 'nnscaler._C.graph'
 local log = require('nnscaler.log').logger 'nnscaler.program'
 local lower = require 'nnscaler._C.lower'
+local optim = require 'nnscaler.optim'
 local plans = require 'nnscaler._C.plan'
 local policies = require 'nnscaler.policies'
 local records = require 'nnscaler.generated.records'
@@ -105,7 +106,7 @@ function Pipeline:make_plan(graph, beat)
   if self.plan or o.runtime_ngpus == 1 and o.whole then return self.plan end
   local place, hash = self:place 'training', graph:hash()
   local made_from = { graph = hash, shapes = self.shapes[hash], settings = o.settings,
-    micro_batches = o.micro_batches }
+    micro_batches = o.micro_batches, undivided = self:undivided(graph) }
   local plan, why
   made_from.policy, why = fingerprint.of(o.policy)
   if made_from.policy then
@@ -131,17 +132,31 @@ end
 ---@return userdata plan
 function Pipeline:ask_policy(graph, beat)
   self.policies = self.policies + 1
-  return policies.run(graph, self.options.policy, self:policy_config(beat))
+  return policies.run(graph, self.options.policy, self:policy_config(graph, beat))
+end
+
+-- Names of weights whose slots one rank keeps undivided.
+function Pipeline:undivided(graph)
+  local o = self.options
+  if o.runtime_ngpus == 1 then return {} end
+  if o.zero.undivided then
+    local names = {}
+    for i, parameter in ipairs(graph:parameters()) do names[i] = parameter.name end
+    return names
+  end
+  return o.optimizer and optim.undivided(o.optimizer, graph:parameters()) or {}
 end
 
 --- What a policy is handed.
+---@param graph userdata
 ---@param beat? fun()
 ---@return nnscaler.PolicyConfig
-function Pipeline:policy_config(beat)
+function Pipeline:policy_config(graph, beat)
   local o = self.options
   return { plan_ngpus = o.plan_ngpus, runtime_ngpus = o.runtime_ngpus, beat = beat,
     pas_config = o.pas_config, micro_batches = o.micro_batches, device = o.device,
-    hardware = o.hardware, optimizer = o.optimizer, bucket_cap_mb = o.bucket_cap_mb }
+    hardware = o.hardware, optimizer = o.optimizer, bucket_cap_mb = o.bucket_cap_mb,
+    zero = o.zero, embedded = o.embedded, undivided = self:undivided(graph) }
 end
 
 --- What a step of the plan costs on hardware, by the programs of all ranks.

@@ -162,9 +162,30 @@ int addends(const lower::Program& p, int slot) {
   return n;
 }
 
-// {name, shape, dtype, whole =, start =, reduce = ranks, holders =, sharded =, addends =} of each
+// Sets `zero` of the table on top, and where states rest in shards `over`, `dim`, `length`, `owner`
+// (from 0) and `scatter`.
+void push_shards(lua_State* L, const lower::Share& share) {
+  lua_pushinteger(L, share.zero);
+  lua_setfield(L, -2, "zero");
+  if (share.zero == 0) return;
+  script::push_ints(L, {share.over.begin(), share.over.end()});
+  lua_setfield(L, -2, "over");
+  lua_pushinteger(L, share.dim);
+  lua_setfield(L, -2, "dim");
+  lua_pushinteger(L, share.length);
+  lua_setfield(L, -2, "length");
+  if (share.owner >= 0) {
+    lua_pushinteger(L, share.owner);
+    lua_setfield(L, -2, "owner");
+  }
+  lua_pushboolean(L, share.scatter);
+  lua_setfield(L, -2, "scatter");
+}
+
+// {name, shape, dtype, whole =, start =, reduce = ranks, holders =, zero =, addends =} of each
 // parameter; `whole` and `start` (per dimension) only where the rank holds a part, `reduce` only
-// where gradients are summed.
+// where gradients are summed, `gradient`, its shape, only where that is in shards and the weight is
+// not; with what push_shards sets.
 int parameters(lua_State* L) {
   const lower::Program& p = program(L);
   push_leaves(L, p, p.parameters);
@@ -179,8 +200,11 @@ int parameters(lua_State* L) {
       }
       lua_pushinteger(L, share.holders);
       lua_setfield(L, -2, "holders");
-      lua_pushboolean(L, share.sharded);
-      lua_setfield(L, -2, "sharded");
+      push_shards(L, share);
+    }
+    if (const auto& gradient = p.slot(p.parameters[i]).gradient; !gradient.empty()) {
+      script::push_ints(L, gradient);
+      lua_setfield(L, -2, "gradient");
     }
     lua_pushinteger(L, addends(p, p.parameters[i]));
     lua_setfield(L, -2, "addends");
@@ -207,7 +231,8 @@ int buffers(lua_State* L) {  // the same with `decay` in place of what concerns 
 }
 
 // List of { ranks = (where gradients are summed), names =, late = true (where this graph has none
-// of them) }: the sets of gradients of the step.
+// of them), zero =, over =, scatter = (where states rest in shards) }: the sets of gradients of the
+// step.
 int sets(lua_State* L) {
   const lower::Program& p = program(L);
   lua_createtable(L, static_cast<int>(p.sets.size()), 0);
@@ -224,6 +249,14 @@ int sets(lua_State* L) {
       lua_rawseti(L, -2, static_cast<int>(k + 1));
     }
     lua_setfield(L, -2, "names");
+    if (set.zero > 0) {
+      lua_pushinteger(L, set.zero);
+      lua_setfield(L, -2, "zero");
+      script::push_ints(L, {set.over.begin(), set.over.end()});
+      lua_setfield(L, -2, "over");
+      lua_pushboolean(L, set.scatter);
+      lua_setfield(L, -2, "scatter");
+    }
     if (set.late) {
       lua_pushboolean(L, 1);
       lua_setfield(L, -2, "late");

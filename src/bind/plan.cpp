@@ -119,9 +119,19 @@ int schedule(lua_State* L) {  // (builder, name, micro_batches, chunks [, orders
                          static_cast<int>(script::opt_int(L, 4, 1)), strings_at(L, 5));
   return 0;
 }
-int weights(lua_State* L) {  // (builder, 'replicated' | 'sharded')
-  static constexpr const char* names[] = {"replicated", "sharded", nullptr};
-  builder_at(L).weights(static_cast<plan::WeightHome>(luaL_checkoption(L, 2, nullptr, names)));
+int zero(lua_State* L) {  // (builder, level [, name of a weight])
+  if (lua_isnoneornil(L, 3))
+    builder_at(L).zero(small(L, 2));
+  else
+    builder_at(L).zero(check_string(L, 3), small(L, 2));
+  return 0;
+}
+// (builder, groups of scale units, scatter, names of weights whose slots one rank keeps)
+int shards(lua_State* L) {
+  plan::Builder& builder = builder_at(L);
+  builder.zero_groups(small(L, 2));
+  if (lua_toboolean(L, 3) != 0) builder.zero_scatter();
+  for (const std::string& name : strings_at(L, 4)) builder.undivided(name);
   return 0;
 }
 int strict(lua_State* L) {  // (builder)
@@ -175,7 +185,7 @@ int plan_with_operators(lua_State* L) {  // (plan, other) → plan with those of
   return 1;
 }
 // (plan) → { plan_ngpus =, runtime_ngpus =, stages = lists of devices, schedule =, chunks =,
-// micro_batches =, lanes =, sharded = }
+// micro_batches =, lanes =, zero = the greatest level }
 int plan_info(lua_State* L) {
   const plan::Plan& plan = check_plan(L, 1);
   lua_createtable(L, 0, 5);
@@ -194,8 +204,8 @@ int plan_info(lua_State* L) {
   lua_setfield(L, -2, "schedule");
   lua_pushinteger(L, plan.chunks);
   lua_setfield(L, -2, "chunks");
-  lua_pushboolean(L, plan.weights == plan::WeightHome::sharded);
-  lua_setfield(L, -2, "sharded");
+  lua_pushinteger(L, plan.zero.most());
+  lua_setfield(L, -2, "zero");
   lua_pushinteger(L, plan.micro_batches);
   lua_setfield(L, -2, "micro_batches");
   lua_pushinteger(L, lower::lanes_of(plan));
@@ -323,7 +333,8 @@ int open(lua_State* L) {
                                     {"recompute", guarded<recompute>},
                                     {"hooks", guarded<hooks>},
                                     {"schedule", guarded<schedule>},
-                                    {"weights", guarded<weights>},
+                                    {"zero", guarded<zero>},
+                                    {"shards", guarded<shards>},
                                     {"strict", guarded<strict>},
                                     {"stage_of", guarded<stage_of>},
                                     {"stage_devices", guarded<stage_devices>},

@@ -93,7 +93,7 @@ int autodist(lua_State* L) {
     set_number(L, key, value);
   for (const auto& [key, value] : {std::pair("exact", found.exact),
                                    {"bound", found.bound},
-                                   {"sharded", found.plan.weights == plan::WeightHome::sharded}}) {
+                                   {"sharded", found.plan.zero.level == plan::Zero::weights}}) {
     lua_pushboolean(L, value);
     lua_setfield(L, -2, key);
   }

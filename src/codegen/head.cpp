@@ -69,7 +69,7 @@ Groups::Groups(const lower::Program& program) {
                                                            : fmt::format("tp_{}", k + 1);
   for (const lower::StepInstr& instr : program.step) {
     const Shape ranks(instr.ranks.begin(), instr.ranks.end());
-    if (instr.kind != lower::StepKind::sum || !names_.emplace(ranks, "").second) continue;
+    if (ranks.empty() || !names_.emplace(ranks, "").second) continue;
     sums_.push_back(ranks);
     names_[ranks] = sums_.size() == 1 ? "dp" : fmt::format("dp_{}", sums_.size());
   }

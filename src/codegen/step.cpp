@@ -17,6 +17,14 @@ using lower::StepKind;
 constexpr size_t kWidth = 98;
 constexpr size_t kMostSets = 6;  // that have a line of their own
 
+// What of a set rests in shards.
+std::string cut_text(const GradientSet& set) {
+  static constexpr const char* names[] = {"", "optimizer slots", "gradients and optimizer slots",
+                                          "weights"};
+  if (set.zero == plan::Zero::none || set.over.empty()) return "";
+  return fmt::format("; {} in shards over ranks {}", names[set.zero], fmt::join(set.over, ", "));
+}
+
 std::string set_line(const Program& program, size_t k) {
   const GradientSet& set = program.sets[k];
   if (set.parameters.empty()) return fmt::format("--   {}: no gradient\n", k + 1);
@@ -26,20 +34,27 @@ std::string set_line(const Program& program, size_t k) {
   const size_t n = set.parameters.size();
   std::string names = first.name;
   if (n > 1) names += " … " + program.slot(set.parameters.back()).name;
-  return wrap(fmt::format("--   {}: {} {}, {}[{}], {}", k + 1, n, n == 1 ? "gradient" : "gradients",
-                          name_of(first.type.dtype), elements, names),
+  return wrap(fmt::format("--   {}: {} {}, {}[{}], {}{}", k + 1, n,
+                          n == 1 ? "gradient" : "gradients", name_of(first.type.dtype), elements,
+                          names, cut_text(set)),
               kWidth, "--      ") +
          "\n";
 }
 
-// One function: for runs of sets with equal lines, a loop.
-std::string function(const Program& program, StepKind kind, const std::string& parameters,
-                     const std::string& before, const std::string& after,
-                     const std::function<std::string(const StepInstr&, const std::string&)>& line) {
+// Whether programs gather what the step would: weights that rest in shards.
+bool gathers_in_programs(const Program& program, const StepInstr& instr) {
+  return instr.kind == StepKind::gather &&
+         program.sets[static_cast<size_t>(instr.set)].zero == plan::Zero::weights;
+}
+
+using Line = std::function<std::string(const StepInstr&, const std::string&)>;
+
+// A line an instruction of the kind; for runs of sets with equal lines, a loop.
+std::string lines(const Program& program, StepKind kind, const Line& line) {
   std::vector<StepInstr> instrs;
   for (const StepInstr& instr : program.step)
-    if (instr.kind == kind) instrs.push_back(instr);
-  std::string out = fmt::format("\nfunction step.{}\n", parameters) + before;
+    if (instr.kind == kind && !gathers_in_programs(program, instr)) instrs.push_back(instr);
+  std::string out;
   for (size_t i = 0; i < instrs.size();) {
     size_t end = i + 1;
     while (end < instrs.size() && instrs[end].set == instrs[end - 1].set + 1 &&
@@ -52,7 +67,13 @@ std::string function(const Program& program, StepKind kind, const std::string& p
                          line(instrs[i], "k"));
     i = end;
   }
-  return out + after + "end\n";
+  return out;
+}
+
+std::string function(const Program& program, StepKind kind, const std::string& parameters,
+                     const std::string& before, const std::string& after, const Line& line) {
+  return fmt::format("\nfunction step.{}\n", parameters) + before + lines(program, kind, line) +
+         after + "end\n";
 }
 
 }  // namespace
@@ -66,15 +87,19 @@ std::string step_text(const Program& program, const Groups& groups) {
   if (program.sets.size() > kMostSets)
     out += fmt::format("--   … {} more\n", program.sets.size() - kMostSets);
   for (const StepInstr& instr : program.step)
-    if (instr.kind == StepKind::gather)
+    if (gathers_in_programs(program, instr))
       out += fmt::format(
           "-- Weights of set {} rest in shards: programs gather them over {} where they use "
           "them.\n",
           instr.set + 1, groups.name(instr.ranks));
   out += "local step = {}\n";
-  out += function(program, StepKind::sum, "sum(o)", "", "", [&](const StepInstr& instr, auto k) {
-    return fmt::format("o:sum({}, {})", k, groups.name(instr.ranks));
-  });
+  const auto over = [&](const char* method) {
+    return [&groups, method](const StepInstr& instr, const std::string& k) {
+      return fmt::format("o:{}({}, {})", method, k, groups.name(instr.ranks));
+    };
+  };
+  out += "\nfunction step.sum(o)\n" + lines(program, StepKind::scatter, over("scatter")) +
+         lines(program, StepKind::sum, over("sum")) + "end\n";
   out += function(program, StepKind::scale, "scale(o, factor)", "", "",
                   [](const StepInstr&, auto k) { return fmt::format("o:scale({}, factor)", k); });
   out += function(
@@ -89,6 +114,7 @@ std::string step_text(const Program& program, const Groups& groups) {
       [](const StepInstr&, auto k) { return fmt::format("o:clip({}, norm, maximum)", k); });
   out += function(program, StepKind::update, "update(o, lr)", "", "",
                   [](const StepInstr&, auto k) { return fmt::format("o:update({}, lr)", k); });
+  out += function(program, StepKind::gather, "gather(o)", "", "", over("gather"));
   return out;
 }
 

@@ -185,6 +185,8 @@ class Resolver {
         break;
       case Type::integer:
       case Type::number:
+        if (value.is(boolean) && *key.choices != '\0')  // "false true": 0 and 1
+          value = Value::of_number(value.boolean ? 1 : 0, value.mark);
         if (!value.is(number) || !in_range(value.number, key))
           mistyped(value, key, expected(value.number, key));
         break;

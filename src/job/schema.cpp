@@ -65,6 +65,10 @@ constexpr Key kKeys[] = {
   {"compute_config.plan_ngpus", integer, "", "devices", "Devices that one plan spans (a scale unit); the number of ranks if not given, 1 under `dp` and `fsdp`.", true, 1, "", 65536},
   {"compute_config.runtime_ngpus", integer, "", "ranks", "All ranks, a multiple of plan_ngpus: each plan_ngpus of them train on samples of their own. The number of ranks if not given.", true, 1, "", 65536},
   {"compute_config.reducer_bucket_cap_mb", number, "25", "MB", "Gradients are summed over ranks in buckets of at most this size.", true, 0.001, "", 1e6},
+  {"compute_config.use_zero", integer, "", "", "What rests in shards over the scale units: 0 nothing, 1 (or `true`) the optimizer's state, 2 gradients too, 3 weights too, as under `fsdp`. What the policy says if not given; see docs/memory.md.", true, 0, "false true", 3},
+  {"compute_config.zero_ngroups", integer, "1", "groups", "Groups of scale units: shards lie inside of each, sums go over all; a divisor of the number of scale units.", true, 1, "", 65536},
+  {"compute_config.zero_use_reduce_scatter", boolean, "false", "", "With use_zero=1, gradients are summed into shards: less is sent, and only shards are kept once they are summed.", true},
+  {"compute_config.zero_param_level_sharding", boolean, "false", "", "With use_zero 1 or 2, each weight's optimizer state lies undivided on one rank. Weights whose optimizer needs that (`muon`, `adafactor`) have it anyway.", true},
   {"pas_policy", function, "dp", "", "What is split and where it runs: a name of docs/policies.md (`dp`, `fsdp`, `megatron`, …), a module of your own, or `function(graph, cfg)`.", true},
   {"pas_config", map, "{}", "", "Keys of the policy.", true},
 
@@ -143,6 +147,9 @@ std::string type_text(const Key& key) {
     case boolean:
       return "true or false";
     case integer:
+      if (*key.choices != '\0')
+        return fmt::format("integer from {} to {}, or true or false", number_text(key.minimum),
+                           number_text(key.maximum));
       return "integer" + least_text(key);
     case number:
       return "number" + least_text(key);

@@ -94,9 +94,10 @@ class Checker {
       case InstrKind::accumulate:
         if (program_.slot(instr.target).role != SlotRole::parameter)
           broken("gradient of {}, which is not a parameter", name(instr.target));
-        if (program_.slot(instr.target).type != program_.slot(reads(instr)[0]).type)
-          broken("gradient {} of parameter {}", to_string(program_.slot(reads(instr)[0]).type),
-                 to_string(program_.slot(instr.target).type));
+        if (gradient_type(program_.slot(instr.target)) != program_.slot(reads(instr)[0]).type)
+          broken("gradient {} of parameter {}, of which it is {}",
+                 to_string(program_.slot(reads(instr)[0]).type), name(instr.target),
+                 to_string(gradient_type(program_.slot(instr.target))));
         if (is_owned(instr)) live_.erase(reads(instr)[0]);
         break;
       case InstrKind::update:

@@ -291,7 +291,7 @@ void check_gradients(const std::vector<const Program*>& programs, const plan::Pl
                  fmt::join(ranks, ","), other, fmt::join(found->second.share->reduce, ","));
       }
       // Scale units see other samples.
-      if (!mine.gradient || mine.share->sharded) continue;
+      if (!mine.gradient || mine.share->scattered() || mine.share->scatter) continue;
       for (int u = 0; u < plan.units(); ++u) {
         const int twin = static_cast<int>(r) % plan.plan_ngpus + u * plan.plan_ngpus;
         if (plan.units() > 1 && std::find(ranks.begin(), ranks.end(), twin) == ranks.end())

@@ -74,17 +74,27 @@ Share Distribution::share(int value) const {
   const auto groups = addends(value, &holders);
   share.holders = static_cast<int>(holders.size()) * layouts_->units();
   std::set<int> reduce;
-  if (const auto cut = shard(value)) {
-    // The addends of this stage are summed on the way to the shard; those of other stages lie in
-    // shards of their own.
+  const auto cut = shard(value);
+  if (cut) {
+    share.zero = cut->zero;
+    share.over.assign(cut->ranks.begin(), cut->ranks.end());
+    share.dim = cut->dim;
+    share.length = cut->whole;
+    share.owner = cut->owner;
+    share.scatter = cut->zero == plan::Zero::slots && layouts_->plan()->zero.scatter;
+  }
+  if (share.scatter || share.scattered()) {
+    // The addends of these ranks are summed on the way to the shard; those of other stages and
+    // groups lie in shards of their own.
     const int64_t me = first_rank_ + device_;
+    const size_t n = cut->ranks.size();
     const auto at = std::find(cut->ranks.begin(), cut->ranks.end(), me) - cut->ranks.begin();
-    share.holders /= static_cast<int>(cut->ranks.size());
-    share.sharded = true;
+    share.holders /= static_cast<int>(n);
     for (const Shape& ranks : groups) {
-      NNS_CHECK(ranks.size() == cut->ranks.size(), "{} has {} shards in one stage, {} in another",
-                layouts_->graph().value({value}).name, cut->ranks.size(), ranks.size());
-      reduce.insert(static_cast<int>(ranks[static_cast<size_t>(at)]));
+      NNS_CHECK(ranks.size() == groups[0].size(), "{} has {} addends in one stage, {} in another",
+                layouts_->graph().value({value}).name, groups[0].size(), ranks.size());
+      for (size_t i = static_cast<size_t>(at); i < ranks.size(); i += n)
+        reduce.insert(static_cast<int>(ranks[i]));
     }
   } else {
     for (const Shape& ranks : groups) reduce.insert(ranks.begin(), ranks.end());
@@ -97,15 +107,29 @@ Share Distribution::share(int value) const {
 std::optional<Shard> Distribution::shard(int value) const {
   if (const Home* known = given(value)) return known->shard;
   const plan::Plan* plan = layouts_->plan();
-  if (plan == nullptr || plan->weights != plan::WeightHome::sharded) return std::nullopt;
   const auto& v = layouts_->graph().value({value});
+  if (plan == nullptr || v.role != graph::Role::parameter || plan->zero.of(v.name) == 0)
+    return std::nullopt;
   const Shape local = home(value).layout.local_shape(v.type.shape, device_);
   std::set<int> holders;
   Shard shard;
-  shard.ranks = addends(value, &holders).front();
-  const int n = static_cast<int>(shard.ranks.size());
-  if (v.role != graph::Role::parameter || n == 1 || numel(local) == 0 || local.empty())
-    return std::nullopt;
+  shard.zero = plan->zero.of(v.name);
+  const int64_t me = first_rank_ + device_;
+  // The group of scale units that this one is in.
+  const Shape all = addends(value, &holders).front();
+  const size_t size = all.size() / static_cast<size_t>(plan->zero.groups);
+  const auto place = std::find(all.begin(), all.end(), me) - all.begin();
+  const auto begin = all.begin() + place / static_cast<int64_t>(size) * static_cast<int64_t>(size);
+  shard.ranks.assign(begin, begin + static_cast<int64_t>(size));
+  const int n = static_cast<int>(size);
+  if (n == 1 || numel(local) == 0 || local.empty()) return std::nullopt;
+  if (shard.zero < plan::Zero::weights && plan->zero.whole.contains(v.name)) {
+    shard.zero = plan::Zero::slots;
+    shard.owner = owner(value, n);
+    shard.whole = local[0];
+    shard.range = {0, shard.ranks[static_cast<size_t>(shard.owner)] == me ? shard.whole : 0};
+    return shard;
+  }
   // The dimension that has least to be padded; the first of equals.
   const auto padded = [&](int64_t length) {
     return static_cast<double>((length + n - 1) / n * n) / static_cast<double>(length);
@@ -114,10 +138,30 @@ std::optional<Shard> Distribution::shard(int value) const {
     if (padded(local[d]) < padded(local[static_cast<size_t>(shard.dim)]))
       shard.dim = static_cast<int>(d);
   shard.whole = local[static_cast<size_t>(shard.dim)];
-  const int64_t me = first_rank_ + device_;
   const auto at = std::find(shard.ranks.begin(), shard.ranks.end(), me) - shard.ranks.begin();
   shard.range = part_of({0, shard.whole}, static_cast<int>(at), n);
   return shard;
+}
+
+// Weights with undivided slots go to the ranks by turns, each to the one that has least of them.
+// Those of a stage are shared out by themselves.
+int Distribution::owner(int value, int ranks) const {
+  const graph::Graph& graph = layouts_->graph();
+  const auto& whole = layouts_->plan()->zero.whole;
+  const auto& rests = layouts_->fitted().rests;
+  const auto stages = rests.find(graph.value({value}).name);
+  std::vector<int64_t> load(static_cast<size_t>(ranks), 0);
+  for (int id : graph.parameters) {
+    const graph::Value& v = graph.value({id});
+    const auto theirs = rests.find(v.name);
+    if (!whole.contains(v.name) || stages == rests.end() || theirs == rests.end() ||
+        theirs->second != stages->second)
+      continue;
+    const auto least = std::min_element(load.begin(), load.end());
+    if (id == value) return static_cast<int>(least - load.begin());
+    *least += numel(v.type.shape);
+  }
+  return 0;
 }
 
 }  // namespace nns::lower

@@ -12,10 +12,12 @@
 
 namespace nns::lower {
 
-// How a parameter that rests in shards is cut beside the cuts of its uses: along dimension `dim` of
-// the piece that is used here, among the ranks whose gradients are addends of it.
+// How states of a parameter are cut beside the cuts of its uses: along dimension `dim` of the piece
+// that is used here, among ranks whose gradients are addends of it.
 struct Shard {
-  Shape ranks;  // global, ascending
+  int zero = 0;    // which states: plan::Zero
+  Shape ranks;     // global, ascending
+  int owner = -1;  // number of the rank that has all of it; -1: none
   int dim = 0;
   Range range;        // of the piece's `dim`, this rank's
   int64_t whole = 0;  // length of the piece's `dim`
@@ -57,11 +59,12 @@ class Distribution {
   // Per stage that reads the value, this one first: global ranks that hold addends of the gradient
   // of this device's piece. `holders` gets the devices that hold the piece.
   std::vector<Shape> addends(int value, std::set<int>* holders) const;
-  // Nothing where the plan leaves weights as they are used, or nobody else holds addends.
+  // Nothing where the plan leaves its states whole, or nobody else holds addends.
   std::optional<Shard> shard(int value) const;
 
  private:
   const Home* given(int value) const;  // by an earlier graph
+  int owner(int value, int ranks) const;
 
   std::shared_ptr<const Layouts> layouts_;
   int device_ = 0, first_rank_ = 0, stage_ = 0;

@@ -110,6 +110,16 @@ StepPart step_part(const TensorType& weight, const std::vector<int>& reduce,
           (3 + 2 * settings.state) * static_cast<double>(bytes) / rate_of(on)};
 }
 
+int64_t slot_elements(const Program& program, size_t parameter) {
+  const Slot& slot = program.slot(program.parameters[parameter]);
+  const int64_t all = numel(slot.type.shape);
+  if (program.shares.empty()) return all;
+  const Share& share = program.shares[parameter];
+  if (share.over.empty() || share.sharded() || share.length == 0) return all;
+  const auto at = std::find(share.over.begin(), share.over.end(), program.rank);
+  return all / share.length * share.part(static_cast<int>(at - share.over.begin())).length();
+}
+
 namespace {
 
 // Weights of a program that get gradients.
@@ -126,11 +136,24 @@ StepPart once_of(const Program& program, const cost::Hardware& on, const StepSet
   const std::set<int> weights = trained(program);
   for (size_t i = 0; i < program.parameters.size(); ++i) {
     if (!weights.contains(program.parameters[i])) continue;
+    const TensorType type = program.slot(program.parameters[i]).type;
     const StepPart part = step_part(
-        program.slot(program.parameters[i]).type,
-        program.shares.empty() ? std::vector<int>{} : program.shares[i].reduce, on, settings);
+        type, program.shares.empty() ? std::vector<int>{} : program.shares[i].reduce, on, settings);
     out.sum += part.sum;
-    out.update += part.update;
+    const int64_t elements = numel(type.shape);
+    if (elements > 0)
+      out.update += part.update * static_cast<double>(slot_elements(program, i)) /
+                    static_cast<double>(elements);
+  }
+  for (const GradientSet& set : program.sets) {
+    if (set.over.empty() || set.zero >= plan::Zero::weights || set.parameters.empty()) continue;
+    const int64_t n = static_cast<int64_t>(set.over.size()), all = n * chunk_of(program, set);
+    const int64_t width = size_of(program.slot(set.parameters[0]).type.dtype);
+    const bool across = cost::crosses_hosts(set.over, on.links);
+    for (const auto kind : {Communication::all_gather, Communication::reduce_scatter})
+      if (kind == Communication::all_gather || set.scatter)
+        out.sum +=
+            cost::collective_seconds(kind, all, width, static_cast<int>(n), across, on.links);
   }
   return out;
 }
@@ -167,7 +190,12 @@ StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::
       order = schedule_of(plan, settings.micro_batches)
                   .orders.at(static_cast<size_t>(pipeline_rank(plan, ranks[0] % plan.plan_ngpus)));
     const Memory memory = lower::memory(program, order);
-    const auto state = static_cast<int64_t>(settings.state * static_cast<double>(memory.gradients));
+    int64_t kept = 0;
+    const std::set<int> weights = trained(program);
+    for (size_t i = 0; i < program.parameters.size(); ++i)
+      if (const int slot = program.parameters[i]; weights.contains(slot))
+        kept += slot_elements(program, i) * size_of(program.slot(slot).type.dtype);
+    const auto state = static_cast<int64_t>(settings.state * static_cast<double>(kept));
     if (memory.total() + state <= out.total) continue;
     out.total = memory.total() + state;
     out.resting = out.total - memory.peak;

@@ -56,19 +56,34 @@ class Shares {
     for (size_t i = 0; i < program.shares.size(); ++i)
       of_[program.parameters[i]] = &program.shares[i];
   }
-  bool is_summed(int slot) const { return !ranks(slot).empty(); }
-  const std::vector<int>& ranks(int slot) const {
-    static const std::vector<int> none;
-    const auto it = of_.find(slot);
-    return it == of_.end() ? none : it->second->reduce;
+  // Whether ranks do something with it together once a step: sum it, or gather its weight.
+  bool is_shared(int slot) const {
+    const Share& share = of(slot);
+    return !share.reduce.empty() || (share.zero != plan::Zero::none && !share.sharded());
   }
-  bool is_sharded(int slot) const {
+  const Share& of(int slot) const {
+    static const Share none;
     const auto it = of_.find(slot);
-    return it != of_.end() && it->second->sharded;
+    return it == of_.end() ? none : *it->second;
   }
 
  private:
   std::map<int, const Share*> of_;
+};
+
+// What gradients of one set have in common.
+struct Together {
+  std::vector<int> ranks, over;
+  int zero;
+  bool scatter;
+  DType dtype;
+  auto operator<=>(const Together&) const = default;
+
+  static Together of(const Shares& shares, const Slot& parameter) {
+    const Share& share = shares.of(parameter.id);
+    return {share.reduce, share.over, share.zero, share.scatter, parameter.type.dtype};
+  }
+  GradientSet set() const { return {ranks, {}, over, zero, scatter, false}; }
 };
 
 // Parameters that some rank may have a gradient of: in the order of their last addends, then those
@@ -122,16 +137,17 @@ std::vector<GradientSet> gradient_sets(const Program& program, int64_t bytes,
     GradientSet set;
     int64_t bytes = 0;
   };
-  std::map<std::pair<std::vector<int>, DType>, Open> open;
+  std::map<Together, Open> open;
   for (int slot : order) {
-    if (!shares.is_summed(slot)) continue;
+    if (!shares.is_shared(slot)) continue;
     const TensorType& type = program.slot(slot).type;
-    Open& o = open[{shares.ranks(slot), type.dtype}];
+    const Together together = Together::of(shares, program.slot(slot));
+    Open& o = open[together];
     if (o.bytes > 0 && o.bytes + bytes_of(type) > bytes) {
       out.push_back(std::move(o.set));
       o = {};
     }
-    o.set.ranks = shares.ranks(slot);
+    if (o.set.parameters.empty()) o.set = together.set();
     o.set.parameters.push_back(slot);
     o.bytes += bytes_of(type);
   }
@@ -150,19 +166,16 @@ std::vector<GradientSet> gradient_sets(const Program& program, int64_t bytes,
     });
   // Parameters of which only other graphs have gradients; then what is summed nowhere, also where
   // this graph has no gradient of it.
-  std::map<std::pair<std::vector<int>, DType>, GradientSet> late;
-  std::map<std::pair<DType, bool>, GradientSet> alone;
+  std::map<Together, GradientSet> late, alone;
   for (int slot : program.parameters) {
     const Slot& parameter = program.slot(slot);
     if (!trainable.contains(parameter.name)) continue;
-    if (!shares.is_summed(slot)) {
-      alone[{parameter.type.dtype, shares.is_sharded(slot)}].parameters.push_back(slot);
-    } else if (!place.contains(slot)) {
-      GradientSet& set = late[{shares.ranks(slot), parameter.type.dtype}];
-      set.ranks = shares.ranks(slot);
-      set.parameters.push_back(slot);
-      set.late = true;
-    }
+    const Together together = Together::of(shares, parameter);
+    if (shares.is_shared(slot) && place.contains(slot)) continue;
+    auto& list = shares.is_shared(slot) ? late : alone;
+    GradientSet& set = list.try_emplace(together, together.set()).first->second;
+    set.late = shares.is_shared(slot);
+    set.parameters.push_back(slot);
   }
   for (auto& [key, set] : late) out.push_back(std::move(set));
   for (auto& [key, set] : alone) out.push_back(std::move(set));
@@ -174,9 +187,8 @@ std::vector<GradientSet> gradient_sets_of(const Program& first, const Program& p
   for (int slot : program.parameters) slots[program.slot(slot).name] = slot;
   std::vector<GradientSet> out;
   for (const GradientSet& set : first.sets) {
-    GradientSet& own = out.emplace_back();
-    own.ranks = set.ranks;
-    own.late = set.late;
+    GradientSet& own = out.emplace_back(set);
+    own.parameters.clear();
     for (int slot : set.parameters)
       if (const auto it = slots.find(first.slot(slot).name); it != slots.end())
         own.parameters.push_back(it->second);
@@ -212,7 +224,8 @@ void mark_sums(Program& program) {
         done[segment.instrs[i].target] = outside(segment, i + 1);
     size_t after = 0;
     for (size_t k = 0; k < program.sets.size(); ++k) {
-      if (program.sets[k].ranks.empty() || program.sets[k].late) continue;
+      const GradientSet& set = program.sets[k];
+      if ((set.ranks.empty() && !set.scatter) || set.late) continue;
       for (int slot : program.sets[k].parameters)
         if (const auto it = done.find(slot); it != done.end()) after = std::max(after, it->second);
       if (!segment.sums.empty() && segment.sums.back().after == after)

@@ -132,6 +132,14 @@ class Lowering {
     const auto& value = graph_.value({id});
     const Ref slot = e_.new_slot({local, value.type.dtype}, role, value.name);
     if (local != value.type.shape) out_.program.slots.back().whole = value.type.shape;
+    const Shape gradient = peers_.alike([&](int device) {
+      const auto& shard = places[device]->shard;
+      if (!shard || shard->zero != plan::Zero::gradients) return Shape{};
+      Shape shape = places[device]->local_shape();
+      shape[static_cast<size_t>(shard->dim)] = shard->range.length();
+      return shape;
+    });
+    out_.program.slots.back().gradient = gradient;
     leaves_.push_back({id, slot.id});
     if (list != nullptr) list->push_back(slot.id);
     for (size_t s = 0; s < stages_.size(); ++s) bind_leaf(s, id, slot);
@@ -146,8 +154,12 @@ class Lowering {
       const OperandUse& home = places[device]->home;
       return std::pair(home.layout, home.partial);
     });
-    const bool cut = peers_.alike([&](int device) { return places[device]->shard.has_value(); });
-    if (cut) {
+    const int zero = peers_.alike([&](int device) {
+      const auto& shard = places[device]->shard;
+      return shard ? shard->zero : plan::Zero::none;
+    });
+    if (zero < plan::Zero::gradients) mine->shard.reset();  // its program is as without
+    if (mine->shard) {
       peers_.alike([&](int device) {
         const Shard& shard = *places[device]->shard;
         return std::tuple(shard.dim, shard.whole, shard.range.length());

@@ -131,7 +131,7 @@ Memory memory(const Program& program, const std::vector<Action>& order) {
   for (const Segment& segment : program.segments)
     for (const Instr& instr : segment.instrs)
       if (instr.kind == InstrKind::accumulate) accumulated.insert(instr.target);
-  for (int slot : accumulated) out.gradients += bytes_of(program.slot(slot).type);
+  for (int slot : accumulated) out.gradients += bytes_of(gradient_type(program.slot(slot)));
 
   const Parts parts = parts_of(program);
   int64_t now = 0;

@@ -137,6 +137,11 @@ std::string write_text(const Program& program, bool locations) {
 
 }  // namespace
 
+Range Share::part(int i) const {
+  if (owner < 0) return part_of({0, length}, i, static_cast<int>(over.size()));
+  return i == owner ? Range{0, length} : Range{0, 0};
+}
+
 std::vector<std::vector<int>> groups_of(const Program& program) {
   std::set<std::vector<int>> groups;
   for (const Segment& segment : program.segments)
@@ -151,7 +156,8 @@ std::vector<std::vector<int>> groups_of(const Program& program) {
         }
     }
   for (const Share& share : program.shares)
-    if (!share.reduce.empty()) groups.insert(share.reduce);
+    for (const auto* ranks : {&share.reduce, &share.over})
+      if (!ranks->empty()) groups.insert(*ranks);
   return {groups.begin(), groups.end()};
 }
 

@@ -11,6 +11,7 @@
 #include "lower/layout.h"
 #include "lower/schedule/schedule.h"
 #include "lower/step.h"
+#include "plan/plan.h"
 
 namespace nns::lower {
 
@@ -29,14 +30,34 @@ struct Slot {
   // Of parameters and buffers of which the rank holds a part: the whole shape and the part's place.
   Shape whole;
   std::vector<Range> box;
+  // Of parameters whose gradient rests in a shard although they do not: its shape.
+  Shape gradient = {};
 };
+inline TensorType gradient_type(const Slot& parameter) {
+  return {parameter.gradient.empty() ? parameter.type.shape : parameter.gradient,
+          parameter.type.dtype};
+}
 
 // How a parameter is shared between ranks.
 struct Share {
-  std::vector<int> reduce;  // global ranks whose gradients are addends of it; empty: this one only
-  int holders = 1;          // ranks that hold the same part
-  // It rests in shards: gathered before use, its gradient scattered over those who hold addends.
-  bool sharded = false;
+  // Global ranks whose gradients, as they rest, are addends of it; empty: this one only.
+  std::vector<int> reduce;
+  int holders = 1;  // ranks that hold the same part of the gradient once it is summed
+  // What rests in shards (plan::Zero), over which ranks, along which dimension of the piece that is
+  // used here, and how long that is. All of it is with one of them, counted in `over`, where
+  // `owner` says so.
+  int zero = 0;
+  std::vector<int> over;
+  int dim = 0;
+  int64_t length = 0;
+  int owner = -1;
+  bool scatter = false;  // the step scatters the gradient over them
+
+  bool sharded() const { return zero == plan::Zero::weights; }
+  // Whether the gradient of a micro-batch is summed over them as soon as it is there.
+  bool scattered() const { return zero >= plan::Zero::gradients; }
+  // What rank number `i` of `over` has along `dim`.
+  Range part(int i) const;
 };
 
 enum class InstrKind {
@@ -79,7 +100,12 @@ struct Loop {
 struct GradientSet {
   std::vector<int> ranks;       // global; empty: no sum
   std::vector<int> parameters;  // slots
-  bool late = false;            // summed where other graphs have gradients of it: this one has none
+  // Ranks among which states of its weights are cut, which of them are (plan::Zero), and whether
+  // its sum is scattered over them first.
+  std::vector<int> over;
+  int zero = 0;
+  bool scatter = false;
+  bool late = false;  // summed where other graphs have gradients of it: this one has none
 };
 
 // A place in backward at which all gradients of the sets up to `set` have their last addends.

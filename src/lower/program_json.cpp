@@ -117,6 +117,7 @@ void write_slot(Writer& w, const Slot& slot) {
       w.pair([&] { w.number(r.start); }, [&] { w.number(r.stop); });
     });
   }
+  if (!slot.gradient.empty()) w.key("gradient"), w.numbers(slot.gradient);
   w.close();
 }
 
@@ -183,7 +184,14 @@ void write_share(Writer& w, const Share& share) {
   w.open();
   w.key("reduce"), w.numbers(share.reduce);
   w.key("holders"), w.number(share.holders);
-  w.key("sharded"), w.flag(share.sharded);
+  if (share.zero > 0) {
+    w.key("zero"), w.number(share.zero);
+    w.key("over"), w.numbers(share.over);
+    w.key("dim"), w.number(share.dim);
+    w.key("length"), w.number(share.length);
+    if (share.owner >= 0) w.key("owner"), w.number(share.owner);
+    w.key("scatter"), w.flag(share.scatter);
+  }
   w.close();
 }
 
@@ -229,6 +237,11 @@ std::string to_json(const Lowered& lowered) {
     w.open();
     w.key("ranks"), w.numbers(set.ranks);
     w.key("parameters"), w.numbers(set.parameters);
+    if (set.zero > 0) {
+      w.key("zero"), w.number(set.zero);
+      w.key("over"), w.numbers(set.over);
+      w.key("scatter"), w.flag(set.scatter);
+    }
     w.key("late"), w.flag(set.late);
     w.close();
   });

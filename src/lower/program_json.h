@@ -8,7 +8,7 @@ namespace nns::lower {
 
 // What writer and reader agree on.
 inline constexpr const char* kProgramKind = "nnscaler.program";
-inline constexpr int kProgramFormat = 2;
+inline constexpr int kProgramFormat = 3;
 inline constexpr const char* kSegmentKinds[] = {"forward", "backward", "weight"};
 
 std::string_view name_of(SlotRole role);

@@ -63,8 +63,8 @@ constexpr std::array kRoles{SlotRole::input,    SlotRole::parameter,  SlotRole::
                             SlotRole::constant, SlotRole::activation, SlotRole::gradient};
 constexpr std::array kInstrs{InstrKind::call, InstrKind::release, InstrKind::accumulate,
                              InstrKind::update};
-constexpr std::array kSteps{StepKind::sum,  StepKind::scale,  StepKind::norm,
-                            StepKind::clip, StepKind::update, StepKind::gather};
+constexpr std::array kSteps{StepKind::scatter, StepKind::sum,    StepKind::scale, StepKind::norm,
+                            StepKind::clip,    StepKind::update, StepKind::gather};
 
 // A field of an object, read into a member; an optional one may be left out.
 template <class T, class M, class Read>
@@ -105,10 +105,12 @@ Slot read_slot(const Json& j, const std::string& path) {
   const auto type = [](Fields& f, const Json&, Slot& out) {
     out.type = {f.take("shape", read_shape), f.take("dtype", graph::read_dtype)};
   };
-  Slot slot = object<Slot>(field("name", &Slot::name, read_string),
-                           field("role", &Slot::role, kind_reader(kRoles)), type,
-                           optional("whole", &Slot::whole, read_shape),
-                           optional("box", &Slot::box, read_box))(j, path);
+  Slot slot = object<Slot>(
+      field("name", &Slot::name, read_string), field("role", &Slot::role, kind_reader(kRoles)),
+      type, optional("whole", &Slot::whole, read_shape), optional("box", &Slot::box, read_box),
+      optional("gradient", &Slot::gradient, read_shape))(j, path);
+  if (!slot.gradient.empty() && slot.gradient.size() != slot.type.shape.size())
+    refuse(path + ".gradient", j["gradient"], "a part of the parameter");
   if (!j.contains("whole") && !j.contains("box")) return slot;
   const Shape& shape = slot.type.shape;
   if (shape.empty() || slot.whole.size() != shape.size() || slot.box.size() != shape.size())
@@ -163,9 +165,11 @@ const auto read_segment = object<Segment>(
     field("loops", &Segment::loops, list_reader(read_loop)),
     field("sums", &Segment::sums, list_reader(read_sum)));
 
-const auto read_share = object<Share>(field("reduce", &Share::reduce, read_counts),
-                                      field("holders", &Share::holders, read_count),
-                                      field("sharded", &Share::sharded, read_bool));
+const auto read_share = object<Share>(
+    field("reduce", &Share::reduce, read_counts), field("holders", &Share::holders, read_count),
+    optional("zero", &Share::zero, read_count), optional("over", &Share::over, read_counts),
+    optional("dim", &Share::dim, read_count), optional("length", &Share::length, read_count),
+    optional("owner", &Share::owner, read_count), optional("scatter", &Share::scatter, read_bool));
 
 const auto read_fallback = object<Fallback>(field("op", &Fallback::op, read_string),
                                             field("module", &Fallback::module, read_string),
@@ -174,6 +178,9 @@ const auto read_fallback = object<Fallback>(field("op", &Fallback::op, read_stri
 const auto read_set =
     object<GradientSet>(field("ranks", &GradientSet::ranks, read_counts),
                         field("parameters", &GradientSet::parameters, read_counts),
+                        optional("zero", &GradientSet::zero, read_count),
+                        optional("over", &GradientSet::over, read_counts),
+                        optional("scatter", &GradientSet::scatter, read_bool),
                         field("late", &GradientSet::late, read_bool));
 
 const auto read_step = object<StepInstr>(field("kind", &StepInstr::kind, kind_reader(kSteps)),
@@ -221,14 +228,19 @@ class Checker {
     if (!p_.shares.empty() && p_.shares.size() != p_.parameters.size())
       broken(
           fmt::format("{} parameters with shares for {}", p_.parameters.size(), p_.shares.size()));
-    for (const Share& share : p_.shares)
-      for (int rank : share.reduce)
-        if (rank >= p_.world) broken(fmt::format("a share of rank {} of {}", rank, p_.world));
+    for (size_t i = 0; i < p_.shares.size(); ++i) {
+      const Share& s = p_.shares[i];
+      for (const auto* list : {&s.reduce, &s.over})
+        for (int rank : *list)
+          if (rank >= p_.world) broken(fmt::format("a share of rank {} of {}", rank, p_.world));
+      shards(s, p_.slot(p_.parameters[i]));
+    }
     if (p_.segments.empty()) broken("no segment");
     for (const Segment& s : p_.segments) segment(s);
     for (const GradientSet& set : p_.sets) {
       leaves(set.parameters, SlotRole::parameter);
       ranks(set.ranks);
+      ranks(set.over);
     }
     for (const StepInstr& instr : p_.step) {
       if (static_cast<size_t>(instr.set) >= p_.sets.size())
@@ -263,6 +275,15 @@ class Checker {
   void ranks(const std::vector<int>& list) const {
     for (int rank : list)
       if (rank >= p_.world) broken(fmt::format("a sum of rank {} of {}", rank, p_.world));
+  }
+  void shards(const Share& s, const Slot& parameter) const {
+    if (s.zero == plan::Zero::none) return;
+    const Shape& shape = parameter.type.shape;
+    const auto d = static_cast<size_t>(s.dim);
+    if (s.zero > plan::Zero::weights || s.over.empty() || d >= shape.size() ||
+        s.owner >= static_cast<int>(s.over.size()) || (!s.sharded() && shape[d] != s.length) ||
+        s.length < shape[d])
+      broken(fmt::format("shards of {} that do not fit it", parameter.name));
   }
   void optional(int id) const {
     if (id >= 0) slot(id);

@@ -1,5 +1,7 @@
 #include "lower/seat.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <set>
 
@@ -37,7 +39,7 @@ std::optional<LeafPlace> Seat::place(size_t stage, int value) const {
   LeafPlace out{rests ? where.home(value) : where.whole(), {}, {}};
   out.box = out.home.layout.piece(v.type.shape, where.device()).box;
   if (v.role == Role::parameter) out.shard = where.shard(value);
-  if (out.shard) {
+  if (out.shard && out.shard->zero == plan::Zero::weights) {
     Range& cut = out.box[static_cast<size_t>(out.shard->dim)];
     cut = {cut.start + out.shard->range.start, cut.start + out.shard->range.stop};
   }
@@ -70,10 +72,13 @@ Share Seat::share(int value) const {
   const std::string& name = where.layouts().graph().value({value}).name;
   if (lanes_.size() < 2 || (given_ && given_->contains(name))) return where.share(value);
   const plan::Plan& plan = *lanes_[0]->plan();
-  if (plan.weights == plan::WeightHome::sharded)
-    fail(ErrorKind::plan,
-         "[lower.share] weights rest in shards under schedule '{}'; expected replicated ones",
-         plan.schedule);
+  Share share = where.share(value);
+  if (share.scattered())
+    throw Error(ErrorKind::plan,
+                fmt::format("[lower.share] zero is {} under schedule '{}', where ranks see "
+                            "micro-batches in other orders; expected 0 or 1",
+                            share.zero, plan.schedule),
+                "set compute_config.use_zero=1, or another pas_config.pipeline_scheduler");
   std::set<int> holders, reduce;
   const auto& here = where.devices();
   const auto at = std::find(here.begin(), here.end(), where.device()) - here.begin();
@@ -83,7 +88,7 @@ Share Seat::share(int value) const {
     for (const Shape& ranks : mirror.addends(value, &holders))
       reduce.insert(ranks.begin(), ranks.end());
   }
-  Share share;
+  share.scatter = false;  // the mirror's addends are in the same sum
   share.holders = static_cast<int>(holders.size()) * plan.units();
   share.reduce.assign(reduce.begin(), reduce.end());
   return share;

@@ -81,14 +81,18 @@ int Skeleton::kind_of(int rank) const {
     std::vector<Shard> uneven;
     for (int value : common_.graph->parameters) {
       const auto placed = seat.place(value);
-      if (!placed || !placed->shard) continue;
+      if (!placed || !placed->shard || placed->shard->zero < plan::Zero::gradients) continue;
       const auto n = static_cast<int64_t>(placed->shard->ranks.size());
       if (placed->shard->whole % n != 0) uneven.push_back(*placed->shard);
     }
+    const int group = plan.units() / plan.zero.groups;  // scale units
     for (int of = device; of < plan.runtime_ngpus; of += plan.plan_ngpus) {
       std::string text = stages;
+      // Units of other groups scatter over other ranks.
+      const int unit = of / plan.plan_ngpus, first = unit / group * group * plan.plan_ngpus;
+      if (plan.zero.most() >= plan::Zero::gradients) text += fmt::format("group {} ", first);
       for (const Shard& shard : uneven) {
-        const auto at = std::find(shard.ranks.begin(), shard.ranks.end(), of);
+        const auto at = std::find(shard.ranks.begin(), shard.ranks.end(), of - first);
         const Range part = part_of({0, shard.whole}, static_cast<int>(at - shard.ranks.begin()),
                                    static_cast<int>(shard.ranks.size()));
         text += fmt::format("{} ", part.length());
@@ -175,7 +179,7 @@ void Skeleton::add_step(Program& program) const {
   // Whether ranks that sum gradients run the same calls in the same order. In lockstep a unit's
   // last backward may be an idle one, which completes no gradient.
   const bool lockstep =
-      plan != nullptr && plan->weights == plan::WeightHome::sharded && plan->units() > 1;
+      plan != nullptr && plan->zero.most() >= plan::Zero::gradients && plan->units() > 1;
   const bool alike = plan == nullptr || (plan->stages == 1 && !lockstep);
   const Skeleton* first = common_.options.first.get();
   if (first != nullptr && first->common_.graph->training)

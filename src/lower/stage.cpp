@@ -33,7 +33,7 @@ std::string hint(const Node& node, const std::vector<int>& calls_in_module_of) {
 // first use.
 Ref StageLowering::slot_of(Ref value) {
   Held& held = held_.at(static_cast<size_t>(value.id));
-  if (!held.shard) return held.slot;
+  if (!held.shard || held.shard->zero != plan::Zero::weights) return held.slot;
   if (held.gathered.id < 0) {
     const auto& v = graph_.value(value);
     const TensorType type{peers_.local_shape(held.use.layout, v.type.shape), v.type.dtype};
@@ -91,6 +91,7 @@ StageLowering::StageLowering(const Graph& graph, Distribution where, Peers& peer
 
 void StageLowering::bind_leaf(int value, const OperandUse& use, Ref slot,
                               std::optional<Shard> shard) {
+  if (shard && shard->zero == plan::Zero::gradients) scatters_[slot.id] = *shard;
   held_[static_cast<size_t>(value)] = {use, slot, std::move(shard), {}};
   const SlotRole role = this->role(slot);
   if (graph_.value({value}).requires_grad &&
@@ -393,6 +394,7 @@ void StageLowering::backward(bool split) {
   const auto gradients =
       tape_.reverse(seeds, {[&](Ref slot) { return role(slot) == SlotRole::parameter; },
                             [&](Ref slot, Ref gradient) {
+                              gradient = scattered(slot, gradient);
                               Instr instr;
                               instr.kind = InstrKind::accumulate;
                               instr.args = {{"value", gradient}};
@@ -418,6 +420,19 @@ void StageLowering::backward(bool split) {
     if (gradients[slot].id >= 0 && !from_weights[slot]) roots.push_back(gradients[slot].id);
   std::vector<Instr> rest = take_weight_part(out_.program, segment.instrs, roots);
   add_segment(SegmentKind::weight).instrs = std::move(rest);
+}
+
+// This rank's shard of the sum of a gradient, where that is how it rests and its weight does not.
+Ref StageLowering::scattered(Ref parameter, Ref gradient) {
+  const auto it = scatters_.find(parameter.id);
+  if (it == scatters_.end()) return gradient;
+  const auto made = e_.call_typed("comm::scatter_gradient",
+                                  {{"self", gradient},
+                                   {"dim", static_cast<int64_t>(it->second.dim)},
+                                   {"group", it->second.ranks},
+                                   {"empty", graph::Symbol{"$empty"}}},
+                                  {gradient_type(out_.program.slot(parameter.id))});
+  return made.front();
 }
 
 // Writes a recompute region's forward calls again, on new slots.

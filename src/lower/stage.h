@@ -78,6 +78,7 @@ class StageLowering {
                     std::vector<std::pair<Ref, Ref>>& seeds);
   void give_back(const std::vector<std::pair<Ref, Ref>>& seeds, const std::vector<Ref>& gradients,
                  std::vector<Instr>& instrs);
+  Ref scattered(Ref parameter, Ref gradient);
   std::map<int, Ref> replay(int region, std::vector<Instr>& instrs);
   Segment& add_segment(SegmentKind kind);
   SlotRole role(Ref slot) const { return out_.program.slot(slot.id).role; }
@@ -100,7 +101,8 @@ class StageLowering {
     std::optional<Shard> shard = {};  // of a parameter that rests in shards
     Ref gathered = {};                // all of it, once it is used
   };
-  std::vector<Held> held_;  // by value: as it was made
+  std::vector<Held> held_;         // by value: as it was made
+  std::map<int, Shard> scatters_;  // by slot: weights whose gradients alone rest in shards
   std::map<std::string, Ref> converted_;
   std::map<int, std::vector<std::pair<size_t, size_t>>> regions_;
   std::map<std::pair<int, int>, int> region_ids_;  // recompute region, turn → number

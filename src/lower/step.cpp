@@ -23,7 +23,7 @@ class Facts {
       for (const Instr& instr : segment.instrs) {
         if (communication_of(instr) != operators::Communication::all_gather) continue;
         const auto share = shares_.find(reads(instr).at(0));
-        if (share == shares_.end() || !share->second->sharded) continue;
+        if (share == shares_.end() || !share->second->sharded()) continue;
         const Shape& ranks = argument<Shape>(instr, "group");
         gathered_.try_emplace(share->first, ranks.begin(), ranks.end());
       }
@@ -48,9 +48,18 @@ class Facts {
     }
     return out;
   }
-  // The groups that gather weights of a set.
+  // How states of a weight rest in shards; nullptr: they do not.
+  const Share* cut(int slot) const {
+    const auto it = shares_.find(slot);
+    return it == shares_.end() || it->second->zero == plan::Zero::none ? nullptr : it->second;
+  }
+  // The groups that gather weights of a set: those that are whole again after the step, and those
+  // that programs gather.
   std::set<std::vector<int>> gathers_of(const GradientSet& set) const {
     std::set<std::vector<int>> out;
+    for (int slot : set.parameters)
+      if (const Share* share = cut(slot); share != nullptr && !share->sharded())
+        out.insert(share->over);
     for (int slot : set.parameters)
       if (const auto ranks = gathered_over(slot)) out.insert(*ranks);
     return out;
@@ -107,6 +116,7 @@ class StepChecker {
         if (ranks != program_.sets[k].ranks)
           broken("set {} sums the gradient of {} over ranks {}; its addends are on ranks {}", k,
                  parameter, fmt::join(program_.sets[k].ranks, ","), fmt::join(ranks, ","));
+        check_shards(static_cast<int>(k), slot);
       }
     for (const Segment& segment : program_.segments)
       for (const Instr& instr : segment.instrs)
@@ -114,11 +124,27 @@ class StepChecker {
           broken("the gradient of {} is in no set", program_.slot(instr.target).name);
   }
 
+  // The states of a set lie in shards of the same ranks.
+  void check_shards(int k, int slot) const {
+    static const Share whole;
+    const Share* cut = facts_.cut(slot);
+    const Share& share = cut == nullptr ? whole : *cut;
+    const GradientSet& set = set_of(k);
+    const std::string& name = program_.slot(slot).name;
+    if (set.zero != share.zero || set.over != share.over)
+      broken(
+          "set {} has states of {} in shards over ranks {} (zero {}); they are over {} (zero {})",
+          k, name, fmt::join(set.over, ","), set.zero, fmt::join(share.over, ","), share.zero);
+    if (set.scatter != share.scatter)
+      broken("set {} {} the gradient of {}, which {}", k, set.scatter ? "scatters" : "sums", name,
+             share.scatter ? "rests in shards" : "rests whole");
+  }
+
   // Sums start outside of blocks and loops, and no addend of what they sum comes after.
   void check_starts(const Segment& segment) const {
     std::map<int, int> set_of;  // parameter → its set, where that is summed
     for (size_t k = 0; k < program_.sets.size() && !segment.sums.empty(); ++k)
-      if (!program_.sets[k].ranks.empty())
+      if (!program_.sets[k].ranks.empty() || program_.sets[k].scatter)
         for (int slot : program_.sets[k].parameters) set_of[slot] = static_cast<int>(k);
     for (const SumStart& sum : segment.sums) {
       if (sum.set < 0 || static_cast<size_t>(sum.set) >= program_.sets.size())
@@ -155,13 +181,25 @@ class StepChecker {
   void check_instr(const StepInstr& instr) {
     const GradientSet& set = set_of(instr.set);
     switch (instr.kind) {
+      case StepKind::scatter:
+        if (!set.scatter || instr.ranks != set.over)
+          broken(
+              "scatter of {} over ranks {}; it rests {}", name(instr.set),
+              fmt::join(instr.ranks, ","),
+              set.scatter ? fmt::format("in shards over {}", fmt::join(set.over, ",")) : "whole");
+        before(instr, StepKind::scale);
+        if (done(instr.set).contains(StepKind::sum))
+          broken("scatter of {} after its sum", name(instr.set));
+        return once(instr);
       case StepKind::sum:
+        if (set.scatter) after(instr, StepKind::scatter);
         if (instr.ranks != set.ranks || instr.ranks.empty())
           broken("sum of {} over ranks {}; its addends are on ranks {}", name(instr.set),
                  fmt::join(instr.ranks, ","), fmt::join(set.ranks, ","));
         before(instr, StepKind::scale);
         return once(instr);
       case StepKind::scale:
+        if (set.scatter) after(instr, StepKind::scatter);
         if (!set.ranks.empty()) after(instr, StepKind::sum);
         before(instr, StepKind::norm);
         return once(instr);
@@ -207,10 +245,13 @@ class StepChecker {
     check_counted(k);
     std::vector<StepKind> kinds{StepKind::scale, StepKind::clip, StepKind::update};
     if (!set_of(k).ranks.empty()) kinds.insert(kinds.begin(), StepKind::sum);
+    if (set_of(k).scatter) kinds.insert(kinds.begin(), StepKind::scatter);
     for (StepKind kind : kinds)
       if (!done(k).contains(kind)) broken("no {} of {}", name_of(kind), name(k));
     for (int slot : set_of(k).parameters) {
-      const auto ranks = facts_.gathered_over(slot);
+      auto ranks = facts_.gathered_over(slot);
+      if (const Share* share = facts_.cut(slot); share != nullptr && !share->sharded())
+        ranks = share->over;
       if (ranks && !gathered_.contains({k, *ranks}))
         broken("{} rests in shards, and the step of {} does not gather it",
                program_.slot(slot).name, name(k));
@@ -234,6 +275,8 @@ OptimizerStep make_step(const Program& program) {
     return program.sets[static_cast<size_t>(k)];
   };
   for (int k = 0; k < n; ++k)
+    if (set(k).scatter) step.push_back({StepKind::scatter, k, set(k).over, 1});
+  for (int k = 0; k < n; ++k)
     if (!set(k).ranks.empty()) step.push_back({StepKind::sum, k, set(k).ranks, 1});
   for (int k = 0; k < n; ++k) step.push_back({StepKind::scale, k, {}, 1});
   for (int k = 0; k < n; ++k)
@@ -252,6 +295,8 @@ void check_step(const Program& program) {
 
 std::string_view name_of(StepKind kind) {
   switch (kind) {
+    case StepKind::scatter:
+      return "scatter";
     case StepKind::sum:
       return "sum";
     case StepKind::scale:

@@ -11,18 +11,20 @@ namespace nns::lower {
 struct Program;
 
 enum class StepKind {
-  sum,     // adds the gradients of a set over ranks, in place
-  scale,   // multiplies them by the factor
-  norm,    // adds their squares to those of all gradients
-  clip,    // scales them where the norm is too large
-  update,  // updates their weights
-  gather,  // weights that rest in shards are gathered over ranks before they are used again
+  scatter,  // adds the gradients of a set over ranks, of which each keeps its shards
+  sum,      // adds them over ranks, in place
+  scale,    // multiplies them by the factor
+  norm,     // adds their squares to those of all gradients
+  clip,     // scales them where the norm is too large
+  update,   // updates their weights
+  gather,   // weights that were updated in shards are gathered over ranks: here, or where they rest
+            // in shards by programs, before they are used
 };
 
 struct StepInstr {
   StepKind kind = StepKind::sum;
   int set = 0;             // of Program::sets
-  std::vector<int> ranks;  // sum, gather
+  std::vector<int> ranks;  // scatter, sum, gather
   int holders = 1;         // norm: takes the gradients that so many ranks hold, each for 1/holders
 };
 
@@ -34,9 +36,10 @@ OptimizerStep make_step(const Program& program);
 
 // Proves the sets of a program, where their sums start, and its step, if it has one, well formed;
 // throws an internal Error that names set and instruction: a gradient summed twice, never, over
-// other ranks than have its addends, or before its last one; one that is scaled before its sum, or
-// not; one that counts twice in the norm; clipping without the whole norm; an update that comes
-// before any of these, twice, or never; shards that nobody gathers.
+// other ranks than have its addends, or before its last one; one that is not scattered where it
+// rests in shards, or after its sum; one that is scaled before its sum, or not; one that counts
+// twice in the norm; clipping without the whole norm; an update that comes before any of these,
+// twice, or never; shards that nobody gathers.
 void check_step(const Program& program);
 
 // One line an instruction.

@@ -56,6 +56,21 @@ int64_t sent_by_all_reduce(int64_t elements, int64_t ranks, int64_t position) {
   return elements - own + (ranks - 1) * own;
 }
 
+int64_t chunk_of(const Program& program, const GradientSet& set) {
+  std::vector<int64_t> sizes(std::max<size_t>(1, set.over.size()), 0);
+  for (size_t p = 0; p < program.shares.size(); ++p) {
+    const Share& share = program.shares[p];
+    const int slot = program.parameters[p];
+    if (share.over.empty() ||
+        std::find(set.parameters.begin(), set.parameters.end(), slot) == set.parameters.end())
+      continue;
+    const int64_t row = share.length == 0 ? 0 : numel(program.slot(slot).type.shape) / share.length;
+    for (size_t i = 0; i < sizes.size(); ++i)
+      sizes[i] += row * share.part(static_cast<int>(i)).length();
+  }
+  return *std::max_element(sizes.begin(), sizes.end());
+}
+
 std::vector<Traffic> traffic(const Program& program) {
   std::vector<Traffic> out;
   const auto add = [&](Traffic t) {
@@ -91,13 +106,22 @@ std::vector<Traffic> traffic(const Program& program) {
            scatter || self.role == SlotRole::parameter});
     }
   for (const GradientSet& set : program.sets) {
-    if (set.ranks.empty() || set.parameters.empty() || set.late) continue;
-    int64_t sum = 0;
-    for (int slot : set.parameters) sum += numel(program.slot(slot).type.shape);
-    const std::vector<int64_t> ranks(set.ranks.begin(), set.ranks.end());
+    if (set.parameters.empty()) continue;
     const int64_t width = size_of(program.slot(set.parameters.at(0)).type.dtype);
-    add({"step", "all_reduce", static_cast<int>(ranks.size()), 1,
-         reduced(sum, ranks, program.rank) * width});
+    const int64_t chunk = chunk_of(program, set);
+    const auto n = static_cast<int>(set.over.size());
+    const bool whole = n > 0 && set.zero < plan::Zero::weights;  // after the step
+    if (set.scatter && !set.late)
+      add({"step", "reduce_scatter", n, 1, (n - 1) * chunk * width, true});
+    if (!set.ranks.empty() && !set.late) {
+      int64_t sum = 0;
+      for (int slot : set.parameters) sum += numel(gradient_type(program.slot(slot)).shape);
+      if (set.scatter) sum = chunk;
+      const std::vector<int64_t> ranks(set.ranks.begin(), set.ranks.end());
+      add({"step", "all_reduce", static_cast<int>(ranks.size()), 1,
+           reduced(sum, ranks, program.rank) * width});
+    }
+    if (whole) add({"step", "all_gather", n, 1, (n - 1) * chunk * width, true});
   }
   return out;
 }

@@ -227,6 +227,7 @@ Plan Builder::finish(const std::string& policy) {
       throw Error(ErrorKind::plan,
                   fmt::format("[plan.finish] device {} of {} has no operator", d, plan_.plan_ngpus),
                   "lower compute_config.plan_ngpus, or give every device work");
+  check_zero(plan_);
   return plan_;
 }
 

@@ -44,7 +44,12 @@ class Builder {
   // `orders` of a custom schedule, as plan::Plan has them.
   void schedule(const std::string& name, int micro_batches, int chunks,
                 std::vector<std::string> orders = {});
-  void weights(WeightHome home) { plan_.weights = home; }
+  // Level 0 to 3, of all weights or of one.
+  void zero(int level) { plan_.zero.level = level; }
+  void zero(const std::string& weight, int level) { plan_.zero.levels[weight] = level; }
+  void zero_groups(int groups) { plan_.zero.groups = groups; }
+  void zero_scatter() { plan_.zero.scatter = true; }
+  void undivided(const std::string& weight) { plan_.zero.whole.insert(weight); }
   void strict() { plan_.strict = true; }
 
   int stage_of(int node) const { return ops_.at(static_cast<size_t>(node)).stage; }

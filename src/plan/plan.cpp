@@ -3,6 +3,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -12,7 +13,7 @@ namespace {
 
 using json = nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 std::string text_of(const Cut& s) {
   if (s.input < 0) return fmt::format("replicate {}", s.parts);
@@ -20,6 +21,19 @@ std::string text_of(const Cut& s) {
     return fmt::format("input {} dim {} into sizes {}", s.input, s.dim, fmt::join(s.sizes, ","));
   return fmt::format("input {} dim {} into {}{}", s.input, s.dim, s.parts,
                      s.uneven ? " uneven" : "");
+}
+
+// Of what rests in shards.
+std::string text_of(const Zero& zero) {
+  static constexpr const char* names[] = {"weights replicated", "optimizer state sharded",
+                                          "gradients and optimizer state sharded",
+                                          "weights sharded"};
+  std::string out = names[zero.level];
+  if (zero.groups > 1) out += fmt::format(" in {} groups", zero.groups);
+  if (zero.scatter) out += ", sums scattered";
+  if (!zero.whole.empty()) out += fmt::format(", {} undivided", zero.whole.size());
+  for (const auto& [name, level] : zero.levels) out += fmt::format(", {} zero {}", name, level);
+  return out;
 }
 
 std::string text_of(const OpPlan& op) {
@@ -66,7 +80,12 @@ json json_of(const Plan& plan) {
           {"micro_batches", plan.micro_batches},
           {"chunks", plan.chunks},
           {"orders", plan.orders},
-          {"weights", plan.weights == WeightHome::sharded ? "sharded" : "replicated"},
+          {"zero",
+           {{"level", plan.zero.level},
+            {"groups", plan.zero.groups},
+            {"scatter", plan.zero.scatter},
+            {"levels", plan.zero.levels},
+            {"whole", plan.zero.whole}}},
           {"strict", plan.strict},
           {"structure", hex(plan.structure)},
           {"ops", ops}};
@@ -97,10 +116,9 @@ int OpPlan::turns() const {
 std::string to_text(const Plan& plan) {
   std::string out = fmt::format(
       "plan '{}' for graph {}: {} devices, {} ranks ({} units), {} stages, schedule {}, "
-      "{} micro-batches, weights {}{}\n",
+      "{} micro-batches, {}{}\n",
       plan.policy, hex(plan.structure), plan.plan_ngpus, plan.runtime_ngpus, plan.units(),
-      plan.stages, plan.schedule, plan.micro_batches,
-      plan.weights == WeightHome::sharded ? "sharded" : "replicated",
+      plan.stages, plan.schedule, plan.micro_batches, text_of(plan.zero),
       plan.strict ? ", strict" : "");
   for (size_t r = 0; r < plan.orders.size(); ++r)
     out += fmt::format("rank {}: {}\n", r, plan.orders[r]);
@@ -123,6 +141,22 @@ void check_devices(const std::vector<int>& devices, int count, const std::string
   for (int d : devices)
     if (d < 0 || d >= count)
       fail(ErrorKind::state, "[plan.load] {}: device {}; expected 0 to {}", what, d, count - 1);
+}
+
+// Plans of format 1 say only whether weights rest in shards.
+Zero zero_from(const json& j) {
+  Zero zero;
+  if (j.at("format") == 1) {
+    zero.level = j.at("weights") == "sharded" ? Zero::weights : Zero::none;
+    return zero;
+  }
+  const json& z = j.at("zero");
+  zero.level = z.at("level");
+  zero.groups = z.at("groups");
+  zero.scatter = z.at("scatter");
+  zero.levels = z.at("levels").get<std::map<std::string, int>>();
+  zero.whole = z.at("whole").get<std::set<std::string>>();
+  return zero;
 }
 
 OpPlan op_from(const json& o, const Plan& plan) {
@@ -175,7 +209,7 @@ Plan from_json(std::string_view text) {
     plan.micro_batches = j.at("micro_batches");
     plan.chunks = j.at("chunks");
     plan.orders = j.value("orders", std::vector<std::string>{});
-    plan.weights = j.at("weights") == "sharded" ? WeightHome::sharded : WeightHome::replicated;
+    plan.zero = zero_from(j);
     plan.strict = j.at("strict");
     plan.structure = std::stoull(j.at("structure").get<std::string>(), nullptr, 16);
     if (plan.stages < 1 || plan.stage_devices.size() != static_cast<size_t>(plan.stages))
@@ -183,6 +217,7 @@ Plan from_json(std::string_view text) {
            plan.stage_devices.size());
     for (const auto& devices : plan.stage_devices)
       check_devices(devices, plan.plan_ngpus, "a stage");
+    check_zero(plan);
     for (const json& o : j.at("ops")) plan.ops.push_back(op_from(o, plan));
     return plan;
   } catch (const nlohmann::json::exception& e) {
@@ -204,7 +239,35 @@ Plan for_devices(Plan plan, int plan_ngpus, int runtime_ngpus) {
     fail(ErrorKind::plan, "[plan.devices] {} ranks for a plan of {} devices; expected a multiple",
          runtime_ngpus, plan_ngpus);
   plan.runtime_ngpus = runtime_ngpus;
+  check_zero(plan);
   return plan;
+}
+
+int Zero::of(const std::string& name) const {
+  const auto it = levels.find(name);
+  return it == levels.end() ? level : it->second;
+}
+
+int Zero::most() const {
+  int most = level;
+  for (const auto& [name, of] : levels) most = std::max(most, of);
+  return most;
+}
+
+void check_zero(const Plan& plan) {
+  const Zero& zero = plan.zero;
+  const auto check = [](int level) {
+    if (level < Zero::none || level > Zero::weights)
+      fail(ErrorKind::plan, "[plan.zero] zero is {}; expected 0 to {}", level, Zero::weights);
+  };
+  check(zero.level);
+  for (const auto& [name, level] : zero.levels) check(level);
+  if (zero.groups < 1 || plan.units() % zero.groups != 0)
+    throw Error(
+        ErrorKind::plan,
+        fmt::format("[plan.zero] {} ZeRO groups of {} scale units; expected a divisor", zero.groups,
+                    plan.units()),
+        "set compute_config.zero_ngroups; there are runtime_ngpus / plan_ngpus scale units");
 }
 
 void match(const Plan& plan, const graph::Graph& graph) {

@@ -53,10 +53,23 @@ struct OpPlan {
   bool operator==(const OpPlan&) const = default;
 };
 
-// Where the weights rest between steps.
-enum class WeightHome {
-  replicated,  // as they are used
-  sharded,     // cut over the scale units (and replicas), gathered for use: fsdp
+// Which states of a weight rest in shards over the ranks that hold addends of its gradient (ZeRO).
+// Each level has what the one before has.
+struct Zero {
+  static constexpr int none = 0;
+  static constexpr int slots = 1;      // those of the optimizer
+  static constexpr int gradients = 2;  // every micro-batch scatters its gradients
+  static constexpr int weights = 3;    // gathered for use: fsdp
+
+  int level = none;
+  int groups = 1;        // of scale units: shards inside of each, sums over all of them
+  bool scatter = false;  // level 1: the sum of gradients keeps a shard only
+  std::map<std::string, int> levels = {};  // of weights with a level of their own, by name
+  std::set<std::string> whole = {};        // weights whose slots one rank keeps undivided
+
+  int of(const std::string& name) const;
+  int most() const;  // the greatest of all levels
+  bool operator==(const Zero&) const = default;
 };
 
 struct Plan {
@@ -70,7 +83,7 @@ struct Plan {
   int chunks = 1;                               // stages a pipeline rank
   std::vector<std::string>
       orders;  // of "custom", per pipeline rank: "F0 F1 B0 B1", "F1:0" with stage
-  WeightHome weights = WeightHome::replicated;
+  Zero zero;
   bool strict = false;     // a shape that the cuts do not fit is an error (pas_config.strict)
   uint64_t structure = 0;  // graph::structure_hash of the graph it was made for
 
@@ -126,5 +139,8 @@ std::optional<graph::Graph> carry(const Plan& plan, const graph::Graph& graph,
 // Throws a plan Error that names both numbers unless the plan spans `plan_ngpus` devices; returns
 // it repeated for `runtime_ngpus` ranks.
 Plan for_devices(Plan plan, int plan_ngpus, int runtime_ngpus);
+
+// Throws a plan Error unless the groups of `zero` divide the scale units and its levels are known.
+void check_zero(const Plan& plan);
 
 }  // namespace nns::plan

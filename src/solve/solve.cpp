@@ -33,7 +33,7 @@ double gib(int64_t bytes) {
 }  // namespace
 
 plan::Plan plan_of(const Space& space, const std::vector<uint8_t>& candidates,
-                   const std::string& policy, plan::WeightHome weights) {
+                   const std::string& policy, int zero) {
   const Problem& problem = space.problem();
   plan::Builder builder(problem.graph, problem.plan_ngpus, problem.runtime_ngpus);
   for (size_t i = 0; i < space.sequence().size(); ++i) {
@@ -45,7 +45,7 @@ plan::Plan plan_of(const Space& space, const std::vector<uint8_t>& candidates,
   for (const graph::Node& node : problem.graph->nodes)
     if (!builder.planned(node.id)) builder.replicate(node.id, problem.plan_ngpus);
   builder.schedule("1f1b", problem.settings.micro_batches, 1);
-  builder.weights(weights);
+  builder.zero(zero);
   return builder.finish(policy);
 }
 
@@ -58,13 +58,13 @@ std::optional<std::pair<plan::Plan, lower::StepCost>> best_home(
     const std::string& policy, int64_t& least) {
   const Problem& problem = space.problem();
   std::optional<std::pair<plan::Plan, lower::StepCost>> best;
-  for (const auto weights : {plan::WeightHome::replicated, plan::WeightHome::sharded}) {
-    if (weights == plan::WeightHome::sharded &&
+  for (const int zero : {plan::Zero::none, plan::Zero::weights}) {
+    if (zero == plan::Zero::weights &&
         (problem.runtime_ngpus == problem.plan_ngpus || !problem.graph->training))
       continue;
     lower::Options options;
     options.device = problem.device;
-    auto plan = std::make_shared<plan::Plan>(plan_of(space, candidates, policy, weights));
+    auto plan = std::make_shared<plan::Plan>(plan_of(space, candidates, policy, zero));
     options.plan = plan;
     const lower::StepCost cost = lower::simulate(lower::Skeleton(problem.graph, options), *plan,
                                                  problem.on, problem.settings);

@@ -30,7 +30,6 @@ Solution solve(const Problem& problem, std::optional<int64_t> memory,
 
 // The plan of the candidates of a space.
 plan::Plan plan_of(const Space& space, const std::vector<uint8_t>& candidates,
-                   const std::string& policy,
-                   plan::WeightHome weights = plan::WeightHome::replicated);
+                   const std::string& policy, int zero = plan::Zero::none);
 
 }  // namespace nns::solve

@@ -274,7 +274,7 @@ describe('several kinds of optimizers', function()
 
   it('refuse parts of weights where they update whole ones', function()
     local slots = require 'nnscaler.optim.slots'
-    local part = { ['body.weight'] = { shape = { 3, 4 }, start = { 0, 0 } } }
+    local part = { ['body.weight'] = { shape = { 3, 4 }, start = { 0, 0 }, whole = { 6, 4 } } }
     assert.matches("the rank holds a part of 'body.weight', and muon updates whole weights",
       message(slots.check_parts, optim.new(config, parameters()), part))
     assert.matches("and adafactor updates whole weights", message(slots.check_parts,
@@ -385,7 +385,7 @@ describe('what an optimizer keeps', function()
   end)
 
   it('has to lie as the part of a weight does', function()
-    local part = { w = { shape = { 2, 3 }, start = { 2, 0 } } }
+    local part = { w = { shape = { 2, 3 }, start = { 2, 0 }, whole = { 4, 3 } } }
     assert.error_matches(function() slots.check_parts(made(rows, T.ones { 2, 3 }), part) end,
       "the rank holds a part of 'w', whose slot 'row' has a shape of its own")
     local own = { defaults = { lr = 1 }, update = function() end }
@@ -393,6 +393,6 @@ describe('what an optimizer keeps', function()
       "a part of 'w', and the optimizer says neither slots nor elementwise")
     own.elementwise = true
     slots.check_parts(made(own, T.ones { 2, 3 }), part)
-    slots.check_parts(made(rows, T.ones { 2, 3 }), { w = { shape = { 2, 3 } } })
+    slots.check_parts(made(rows, T.ones { 2, 3 }), { w = { shape = { 2, 3 }, whole = { 2, 3 } } })
   end)
 end)

@@ -25,7 +25,7 @@ describe('homes of weights', function()
         starts[leaf.name] = starts[leaf.name] or {}
         table.insert(starts[leaf.name], table.concat(leaf.start, ' ') .. ' of '
           .. table.concat(leaf.shape, ' '))
-        assert.is_true(leaf.sharded)
+        assert.equal(3, leaf.zero)
         assert.equal(1, leaf.holders)
         assert.is_nil(leaf.reduce)
       end

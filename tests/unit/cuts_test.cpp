@@ -113,7 +113,11 @@ Drawn draw_plan() {
   } else {
     b.schedule("1f1b", draw(1, 3), 1);
   }
-  if (units * width > 1 && draw(0, 3) == 0) b.weights(plan::WeightHome::sharded);
+  if (units * width > 1 && draw(0, 2) == 0) {
+    b.zero(draw(plan::Zero::slots, plan::Zero::weights + 1));
+    if (draw(0, 2) == 0) b.zero_scatter();
+    if (units % 2 == 0 && draw(0, 2) == 0) b.zero_groups(2);
+  }
   for (int node = 0; node < nodes; ++node) {
     cut_node(b, node, width);
     std::vector<int> order = b.devices_of_stage(b.stage_of(node));

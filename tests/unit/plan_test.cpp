@@ -51,7 +51,7 @@ TEST_CASE("a plan survives its JSON form") {
   Plan p = plan_for(g);
   p.stages = 2;
   p.stage_devices = {{0}, {1}};
-  p.weights = WeightHome::sharded;
+  p.zero.level = Zero::weights;
   const Plan q = from_json(to_json(p));
   CHECK(to_json(q) == to_json(p));
   CHECK(hash(q) == hash(p));
@@ -87,7 +87,7 @@ TEST_CASE("malformed plans are refused") {
     s.replace(s.find(from), from.size(), to);
     return s;
   };
-  CHECK_THROWS_WITH(from_json(broken("\"format\": 1", "\"format\": 9")),
+  CHECK_THROWS_WITH(from_json(broken("\"format\": 2", "\"format\": 9")),
                     Catch::Contains("format 9"));
   CHECK_THROWS_WITH(from_json(broken("\"parts\": 2", "\"parts\": 3")),
                     Catch::Contains("3 parts on 2 devices"));

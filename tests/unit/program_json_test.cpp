@@ -39,7 +39,7 @@ lower::Lowered lowered(int devices, int rank, bool sharded) {
   if (devices > 1) {
     plan::Builder builder(g, sharded ? 1 : devices, devices);
     if (!sharded) builder.partition(0, 1, 1, devices);
-    if (sharded) builder.weights(plan::WeightHome::sharded);
+    if (sharded) builder.zero(plan::Zero::weights);
     for (int id = sharded ? 0 : 1; id < static_cast<int>(g->nodes.size()); ++id)
       builder.replicate(id, sharded ? 1 : devices);
     options.plan = std::make_shared<const plan::Plan>(builder.finish("test"));
@@ -74,7 +74,7 @@ TEST_CASE("a program read from its JSON is the one that was written") {
       for (size_t i = 0; i < is.program.shares.size(); ++i) {
         CHECK(is.program.shares[i].reduce == was.program.shares[i].reduce);
         CHECK(is.program.shares[i].holders == was.program.shares[i].holders);
-        CHECK(is.program.shares[i].sharded == was.program.shares[i].sharded);
+        CHECK(is.program.shares[i].zero == was.program.shares[i].zero);
       }
       for (size_t i = 0; i < was.program.slots.size(); ++i) {
         CHECK(is.program.slots[i].whole == was.program.slots[i].whole);

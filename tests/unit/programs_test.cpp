@@ -118,7 +118,7 @@ TEST_CASE("weights rest in shards and are gathered for use") {
     for (int units : {2, 3}) {
       Builder b(graph, 1, units);
       replicate_rest(b, 1);
-      b.weights(plan::WeightHome::sharded);
+      b.zero(plan::Zero::weights);
       const Programs programs = check_plan(graph, finished(b));
       for (const lower::Share& share : programs.ranks[0].program.shares)
         CHECK(share.reduce.empty());
@@ -126,13 +126,33 @@ TEST_CASE("weights rest in shards and are gathered for use") {
   }
 }
 
+TEST_CASE("slots and gradients rest in shards") {
+  for (const GraphPtr& graph : {perceptrons(2), convolutions(), oddities()})
+    for (int units : {2, 3, 4})
+      for (int level : {1, 2, 3})
+        for (const bool scatter : {false, true}) {
+          Builder b(graph, 1, units);
+          replicate_rest(b, 1);
+          b.zero(level);
+          if (scatter) b.zero_scatter();
+          if (units == 4) b.zero_groups(2);
+          const Programs programs = check_plan(graph, finished(b));
+          for (const auto& lowered : programs.ranks)
+            for (const lower::Share& share : lowered.program.shares)
+              CHECK((share.over.empty() ||
+                     share.over.size() == (units == 4 ? 2U : static_cast<unsigned>(units))));
+        }
+}
+
 TEST_CASE("shards of weights that are cut for use") {
   const GraphPtr graph = perceptrons(2);
-  Builder b(graph, 2, 4);
-  cut_blocks(b, 2);
-  replicate_rest(b, 2);
-  b.weights(plan::WeightHome::sharded);
-  check_plan(graph, finished(b));
+  for (int level : {1, 2, 3}) {
+    Builder b(graph, 2, 4);
+    cut_blocks(b, 2);
+    replicate_rest(b, 2);
+    b.zero(level);
+    check_plan(graph, finished(b));
+  }
 }
 
 TEST_CASE("pipelines of every schedule") {
@@ -243,7 +263,7 @@ TEST_CASE("parts that differ") {
   SECTION("in shards") {
     Builder b(graph, 1, 4);
     replicate_rest(b, 1);
-    b.weights(plan::WeightHome::sharded);
+    b.zero(plan::Zero::weights);
     check_plan(graph, finished(b));
   }
 }
@@ -332,7 +352,7 @@ TEST_CASE("an evaluation graph runs under the plan and the homes of training") {
   SECTION("sharded") {
     Builder b(training, 1, 2);
     replicate_rest(b, 1);
-    b.weights(plan::WeightHome::sharded);
+    b.zero(plan::Zero::weights);
     compare(b);
   }
   SECTION("pipeline") {

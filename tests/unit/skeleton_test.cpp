@@ -123,7 +123,7 @@ TEST_CASE("shards of other sizes are classes of their own, over scale units too"
   plan::Builder b(g, 1, 6);
   for (int node = 0; node < 5; ++node) b.replicate(node, 1);
   plan::Plan plan = b.finish("hand");
-  plan.weights = plan::WeightHome::sharded;
+  plan.zero.level = plan::Zero::weights;
   // Of 20, 10 and 8 elements, cut where least is padded: 4 of 6 ranks are alike, then 2.
   const size_t classes = classes_of(g, std::make_shared<const plan::Plan>(plan));
   CHECK(classes > 1);

@@ -305,9 +305,9 @@ TEST_CASE("a limit of memory holds for the peak", "[solve]") {
 TEST_CASE("weights rest in shards where nothing else fits", "[solve]") {
   const auto problem = problem_of(test::alike(4), 1, 8);
   const Solution free = solve::solve(problem, std::nullopt);
-  CHECK(free.plan.weights == plan::WeightHome::replicated);
+  CHECK(free.plan.zero.level == plan::Zero::none);
   const Solution less = solve::solve(problem, free.cost.total * 3 / 4);
-  CHECK(less.plan.weights == plan::WeightHome::sharded);
+  CHECK(less.plan.zero.level == plan::Zero::weights);
   CHECK(less.cost.total <= free.cost.total * 3 / 4);
 }
 

@@ -21,16 +21,19 @@ namespace {
 
 // Of one rank of a plan on `plan_ngpus` devices in two scale units; the first layer is cut where a
 // unit has two devices, the second is on both.
-Program program(int rank, int plan_ngpus = 1, bool shards = false, int64_t set_bytes = 25 << 20) {
+Program program(int rank, int plan_ngpus = 1, int zero = 0, int64_t set_bytes = 25 << 20,
+                bool scatter = false, int units = 2, int groups = 1) {
   auto graph = test::linears({8, 6, 4});
-  plan::Builder b(graph, plan_ngpus, 2 * plan_ngpus);
+  plan::Builder b(graph, plan_ngpus, units * plan_ngpus);
   if (plan_ngpus == 2) {
     b.partition(0, 1, 0, 2);
     for (int i : {1, 2}) b.replicate(i, 2);
   } else {
     for (int i : {0, 1, 2}) b.replicate(i, 1);
   }
-  if (shards) b.weights(plan::WeightHome::sharded);
+  b.zero(zero);
+  b.zero_groups(groups);
+  if (scatter) b.zero_scatter();
   Options options;
   options.plan = std::make_shared<const plan::Plan>(b.finish("hand"));
   options.rank = rank;
@@ -67,7 +70,7 @@ TEST_CASE("a step sums, scales, measures, clips and updates each set of gradient
         "  sum set 0 over 0 1\n  scale set 0\n  norm set 0 held by 2\n  clip set 0\n"
         "  update set 0\n");
   check_step(p);
-  CHECK(program(1, 1, false, 300).sets.size() == 2);
+  CHECK(program(1, 1, 0, 300).sets.size() == 2);
   CHECK(to_text(p).find("step\n  sum set 0 over 0 1\n") != std::string::npos);
   CHECK(to_json(p).find(R"("kind":"norm")") != std::string::npos);
 }
@@ -82,11 +85,121 @@ TEST_CASE("what several ranks hold counts for its part in the norm") {
 }
 
 TEST_CASE("weights in shards are summed in backward and gathered by programs") {
-  Program p = program(0, 1, true);
+  Program p = program(0, 1, plan::Zero::weights);
   CHECK(to_text(p.step) ==
         "  scale set 0\n  norm set 0 held by 1\n  clip set 0\n  update set 0\n"
         "  gather set 0 over 0 1\n");
   check_step(p);
+}
+
+TEST_CASE("slots in shards are updated there, and weights gathered after it") {
+  const Program p = program(1, 1, plan::Zero::slots);
+  CHECK(to_text(p.step) ==
+        "  sum set 0 over 0 1\n  scale set 0\n  norm set 0 held by 2\n  clip set 0\n"
+        "  update set 0\n  gather set 0 over 0 1\n");
+  CHECK(p.shares[0].zero == 1);
+  CHECK(p.shares[0].over == std::vector<int>{0, 1});
+  check_step(p);
+  const std::string text = codegen::to_lua(p);
+  CHECK(text.find("function step.gather(o)\n  o:gather(1, dp)\nend\n") != std::string::npos);
+  CHECK(text.find("optimizer slots in shards over ranks 0, 1") != std::string::npos);
+}
+
+TEST_CASE("a sum into shards counts each in the norm once") {
+  const Program p = program(1, 1, plan::Zero::slots, 25 << 20, true);
+  CHECK(to_text(p.step) ==
+        "  scatter set 0 over 0 1\n  scale set 0\n  norm set 0 held by 1\n  clip set 0\n"
+        "  update set 0\n  gather set 0 over 0 1\n");
+  check_step(p);
+}
+
+TEST_CASE("shards lie inside of groups, and are summed across them") {
+  const Program p = program(2, 1, plan::Zero::slots, 25 << 20, true, 4, 2);
+  CHECK(to_text(p.step) ==
+        "  scatter set 0 over 2 3\n  sum set 0 over 0 2\n  scale set 0\n  norm set 0 held by 2\n"
+        "  clip set 0\n  update set 0\n  gather set 0 over 2 3\n");
+  check_step(p);
+  const Program q = program(3, 1, plan::Zero::gradients, 25 << 20, false, 4, 2);
+  CHECK(to_text(q.step).find("  sum set 0 over 1 3\n") == 0);
+  CHECK(to_text(q.step).find("gather set 0 over 2 3\n") != std::string::npos);
+  check_step(q);
+  CHECK_THROWS_WITH(program(0, 1, 1, 25 << 20, false, 4, 3),
+                    Catch::Contains("3 ZeRO groups of 4 scale units; expected a divisor"));
+  CHECK_THROWS_WITH(program(0, 1, 4), Catch::Contains("zero is 4; expected 0 to 3"));
+}
+
+TEST_CASE("gradients in shards are scattered in backward") {
+  const Program p = program(0, 1, plan::Zero::gradients);
+  CHECK(to_text(p.step) ==
+        "  scale set 0\n  norm set 0 held by 1\n  clip set 0\n  update set 0\n"
+        "  gather set 0 over 0 1\n");
+  int scatters = 0;
+  for (const Instr& instr : p.segments[1].instrs) {
+    scatters += instr.op == "comm::scatter_gradient" ? 1 : 0;
+    if (instr.kind != InstrKind::accumulate) continue;
+    const Slot& parameter = p.slot(instr.target);
+    CHECK(gradient_type(parameter) ==
+          p.slot(std::get<graph::ValueRef>(instr.args[0].value).id).type);
+    CHECK(numel(parameter.gradient) * 2 == numel(parameter.type.shape));
+  }
+  CHECK(scatters == 2);
+  check_step(p);
+}
+
+TEST_CASE("a faulty step over shards is refused") {
+  Program p = program(2, 1, plan::Zero::slots, 25 << 20, true, 4, 2);
+  SECTION("scatter left out") {
+    erase(p, StepKind::scatter);
+    refuses(p, "sum of set 0 (fc1.weight … fc0.weight) before its scatter");
+  }
+  SECTION("scatter twice") {
+    p.step.insert(p.step.begin(), p.step.front());
+    refuses(p, "scatter of set 0 (fc1.weight … fc0.weight) twice");
+  }
+  SECTION("scatter after the sum") {
+    std::swap(p.step[0], p.step[1]);
+    refuses(p, "sum of set 0 (fc1.weight … fc0.weight) before its scatter");
+  }
+  SECTION("scatter over the wrong ranks") {
+    p.step.front().ranks = {0, 2};
+    refuses(p,
+            "scatter of set 0 (fc1.weight … fc0.weight) over ranks 0,2; it rests in shards over "
+            "2,3");
+  }
+  SECTION("sum across groups left out") {
+    erase(p, StepKind::sum);
+    refuses(p, "scale of set 0 (fc1.weight … fc0.weight) before its sum");
+  }
+  SECTION("gather left out") {
+    erase(p, StepKind::gather);
+    refuses(p, "rests in shards, and the step of set 0 (fc1.weight … fc0.weight) does not gather");
+  }
+  SECTION("gather twice") {
+    p.step.push_back(p.step.back());
+    refuses(p, "gather of set 0 (fc1.weight … fc0.weight) twice");
+  }
+  SECTION("gather before the update") {
+    move_before(p, StepKind::gather, StepKind::update);
+    refuses(p, "gather of set 0 (fc1.weight … fc0.weight) before its update");
+  }
+  SECTION("gather over the wrong ranks") {
+    p.step.back().ranks = {0, 2};
+    refuses(p, "gather of set 0 (fc1.weight … fc0.weight) over ranks 0,2; no weight");
+  }
+  SECTION("a norm that counts a shard for half") {
+    p.step[find(p, StepKind::norm)].holders = 4;
+    refuses(p, "takes gradients that 4 ranks hold; there are none");
+  }
+  SECTION("a set whose shards lie elsewhere") {
+    p.sets[0].over = {0, 2};
+    refuses(p,
+            "set 0 has states of fc1.weight in shards over ranks 0,2 (zero 1); they are over 2,3 "
+            "(zero 1)");
+  }
+  SECTION("a set that keeps gradients whole") {
+    p.sets[0].scatter = false;
+    refuses(p, "set 0 sums the gradient of fc1.weight, which rests in shards");
+  }
 }
 
 TEST_CASE("the step of one device has no sum") {
@@ -170,14 +283,14 @@ TEST_CASE("a faulty step is refused") {
 }
 
 TEST_CASE("a sum that comes after another set was scaled is refused") {
-  Program p = program(0, 1, false, 300);
+  Program p = program(0, 1, 0, 300);
   REQUIRE(p.sets.size() == 2);
   std::swap(p.step[1], p.step[2]);  // sum of the second, scale of the first
   refuses(p, "sum of set 1 (fc0.weight … fc0.weight) after scale");
 }
 
 TEST_CASE("shards that nobody gathers are refused") {
-  Program p = program(0, 1, true);
+  Program p = program(0, 1, plan::Zero::weights);
   SECTION("left out") {
     erase(p, StepKind::gather);
     refuses(p,
@@ -195,7 +308,7 @@ TEST_CASE("shards that nobody gathers are refused") {
 }
 
 TEST_CASE("sums start in backward after their last addends") {
-  Program p = program(0, 1, false, 300);
+  Program p = program(0, 1, 0, 300);
   Segment& backward = p.segments[1];
   REQUIRE(backward.sums.size() == 2);
   check_step(p);
@@ -228,7 +341,7 @@ TEST_CASE("weight gradients are written where they lie") {
 }
 
 TEST_CASE("the file of a program has its step") {
-  const std::string text = codegen::to_lua(program(0, 1, false, 300));
+  const std::string text = codegen::to_lua(program(0, 1, 0, 300));
   CHECK(text.find("local dp = rt.group { 0, 1 }") != std::string::npos);
   CHECK(text.find("function step.sum(o)\n  for k = 1, 2 do o:sum(k, dp) end\nend\n") !=
         std::string::npos);

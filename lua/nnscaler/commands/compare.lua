@@ -55,7 +55,7 @@ local function attempt(row, source, chosen, graph, samples, job)
     pas_config = row.config, micro_batches = per_unit, whole = false }))
   local ok, err = pcall(function()
     line:use_plan(graph, line:ask_policy(graph))
-    row.cost = line:simulate(graph, line.plan, autodist.settings(graph, line:policy_config()))
+    row.cost = line:simulate(graph, line.plan, autodist.settings(graph, line:policy_config(graph)))
     row.line = line
   end)
   if ok then return row end

@@ -56,7 +56,9 @@ function M.run(opts)
   local t = trainer.new(job)
   world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
   local line = pipeline.new(sources.of(t.model), world)
-  local tell = report.new(world.micro_batches, job.optimizer)
+  local names = {}
+  for i, entry in ipairs(line.source:named_parameters()) do names[i] = entry.name end
+  local tell = report.new(world.micro_batches, job.optimizer, names)
   write(line, job, t.train_loader:get(0), true, opts.rank, tell)
   if t.val_loader then write(line, job, t.val_loader:get(0), false, opts.rank, tell) end
   tell:log()

@@ -2,6 +2,7 @@
 local base = require 'nnscaler._C.base'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
 local optim = require 'nnscaler.optim'
+local shards = require 'nnscaler.runtime.shards'
 local slots = require 'nnscaler.optim.slots'
 local traffic = require 'nnscaler.runtime.traffic'
 local units = require 'nnscaler.units'
@@ -21,17 +22,22 @@ end
 
 ---@param micro_batches integer of a unit, a step
 ---@param optimizer table of the job
-function M.new(micro_batches, optimizer)
+---@param names string[] of the model's parameters
+function M.new(micro_batches, optimizer, names)
   return setmetatable({ rows = {}, start = base.clock(), micro_batches = micro_batches,
-    optimizer = optimizer,
+    optimizer = optimizer, names = names,
     written = 0, reused = 0 }, Report)
 end
 
--- Memory of a program, with what the optimizer will keep.
-local function memory_of(optimizer, program)
-  local memory, parameters = program:memory((program:schedule())), {}
-  for i, leaf in ipairs(program:parameters()) do
-    parameters[i] = { name = leaf.name, data = leaf, requires_grad = leaf.addends > 0 }
+-- Memory of a program, with what the optimizer will keep of the parameters of the model.
+local function memory_of(optimizer, program, rank, names)
+  local memory, parameters, kept = program:memory((program:schedule())), {}, {}
+  for _, leaf in ipairs(program:parameters()) do
+    local slice = leaf.addends > 0 and shards.slice(leaf, rank)
+    kept[leaf.name] = slice and { shape = slice.shape, dtype = leaf.dtype } or nil
+  end
+  for i, name in ipairs(names) do
+    parameters[i] = { name = name, data = kept[name], requires_grad = kept[name] ~= nil }
   end
   memory.optimizer = slots.bytes(optim.new(optimizer, parameters))
   memory.total = memory.total + memory.optimizer
@@ -43,7 +49,7 @@ end
 ---@param program nnscaler.Program
 function Report:add(rank, program)
   self.rows[#self.rows + 1] = { rank = rank,
-    memory = memory_of(self.optimizer, program),
+    memory = memory_of(self.optimizer, program, rank, self.names),
     communication = traffic.line(program, program:traffic(), self.micro_batches) }
 end
 

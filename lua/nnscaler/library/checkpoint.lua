@@ -1,7 +1,7 @@
 --- State of models with parallel modules: each rank's own parts, whole ones merged from all, and
 --- the ways back. A state is { rank, world, weights = name → tensor, parts = name → { start, shape,
---- whole }, optimizer = { steps, counts, tensors } or nil }; optimizer tensors lie as their
---- parameters do.
+--- whole }, rests = the same of the optimizer's tensors by parameter, optimizer = { steps, counts,
+--- tensors } or nil }.
 local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local fail = require 'nnscaler.fail'
@@ -21,12 +21,28 @@ local function everybody()
   return groups.all_ranks(), world:rank()
 end
 
+-- What the optimizer of this rank updates of the parameters of parallel modules, by tensor; false:
+-- nothing.
+local function rests_of(model)
+  local rests = {}
+  for _, entry in ipairs(model:named_modules()) do
+    local state = rawget(entry.module, '_parallel')
+    local slices = state and state.engine:slices()
+    for _, leaf in ipairs(slices and state.engine.parameters or {}) do
+      rests[leaf.data] = slices[leaf.name] or false
+    end
+  end
+  return rests
+end
+
 -- The store of a model: parameters, then persistent buffers, of this rank.
 local function store_of(model)
-  local list = {}
+  local list, rests = {}, rests_of(model)
   local function add(name, kind, leaf)
+    local rest = rests[leaf]
+    if rest == nil then rest = stores.slice_of(leaf) end
     list[#list + 1] = { name = name, kind = kind, tensor = leaf, slice = stores.slice_of(leaf),
-      data = leaf.materialized and leaf.data or nil }
+      rest = rest or nil, data = leaf.materialized and leaf.data or nil }
   end
   for _, entry in ipairs(model:named_parameters()) do add(entry.name, 'parameter', entry.param) end
   for _, entry in ipairs(model:named_buffers()) do
@@ -41,10 +57,10 @@ end
 ---@return table state
 function M.state_dict(model, optimizer)
   local ranks, rank = everybody()
-  local state = { rank = rank, world = #ranks, weights = {}, parts = {} }
+  local state = { rank = rank, world = #ranks, weights = {}, parts = {}, rests = {} }
   for _, leaf in ipairs(store_of(model).leaves) do
     state.weights[leaf.name] = leaf.tensor.data:clone()
-    state.parts[leaf.name] = leaf.slice
+    state.parts[leaf.name], state.rests[leaf.name] = leaf.slice, leaf.rest
   end
   if optimizer then
     local own = optimizer:state_dict()
@@ -113,7 +129,8 @@ function M.merge_state_dicts(states)
       optimizer = optimizer or { steps = own.steps, counts = {}, tensors = {} }
       for name, count in sorted.sorted_pairs(own.counts) do optimizer.counts[name] = count end
       for _, entry in ipairs(own.tensors) do
-        tensors:add(entry.parameter .. '\n' .. entry.name, state.parts[entry.parameter],
+        local part = (state.rests or state.parts)[entry.parameter]
+        tensors:add(entry.parameter .. '\n' .. entry.name, part,
           entry.data, state.rank)
       end
     end
@@ -181,14 +198,17 @@ function M.load_merged_state_dict(model, weights, optimizer, state)
   optimizer:load_state_dict { steps = state.steps, counts = counts, tensors = tensors }
 end
 
--- For each part of this rank: the ranks that hold it, and those of them that have values. A
--- collective.
+-- For each part of this rank: the ranks that hold it, and those of them that have values; of the
+-- weights, and of what rests beside them. A collective.
 local function holders_of(list)
   local ranks, rank = everybody()
-  local mine = {}
+  local mine, keys = {}, {}
   for i, leaf in ipairs(list) do
-    mine[i] = { leaf.name .. stores.key(leaf.slice),
-      leaf.tensor.materialized }
+    keys[i] = { slice = leaf.name .. stores.key(leaf.slice),
+      rest = leaf.rest and 'rest ' .. leaf.name .. stores.key(leaf.rest) }
+    for _, key in ipairs { keys[i].slice, keys[i].rest } do
+      mine[#mine + 1] = { key, leaf.tensor.materialized }
+    end
   end
   local all = #ranks > 1 and groups.group(ranks):exchange(base.json_encode(mine))
     or { base.json_encode(mine) }
@@ -202,7 +222,8 @@ local function holders_of(list)
     end
   end
   for i, leaf in ipairs(list) do
-    leaf.holders, leaf.filled = holders[mine[i][1]], filled[mine[i][1]]
+    leaf.holders, leaf.filled = holders[keys[i].slice], filled[keys[i].slice]
+    leaf.keepers = leaf.rest and holders[keys[i].rest]
   end
   return rank
 end
@@ -216,8 +237,8 @@ function M.deduped_state_dict(model, optimizer)
   local state, list = M.state_dict(model, optimizer), store_of(model).leaves
   local rank, mine = holders_of(list), {}
   for _, leaf in ipairs(list) do
-    mine[leaf.name] = leaf.holders[1] == rank
-    if not mine[leaf.name] then state.weights[leaf.name] = nil end
+    if leaf.holders[1] ~= rank then state.weights[leaf.name] = nil end
+    mine[leaf.name] = leaf.keepers and leaf.keepers[1] == rank
   end
   if state.optimizer then
     local tensors = {}
@@ -264,6 +285,15 @@ function M.broadcast_weights(model, lazy)
   end)
 end
 
+-- What of a parameter this rank's optimizer updates.
+local function kept_of(leaf, parameter)
+  local data = parameter.data:detach()
+  for d, start in ipairs(leaf.rest.start) do
+    data = data:narrow(d - 1, start - leaf.slice.start[d], leaf.rest.shape[d])
+  end
+  return data
+end
+
 --- Takes back what deduped_state_dict gave each rank; a collective.
 ---@param model nnscaler.nn.Module
 ---@param state table of this rank
@@ -297,8 +327,9 @@ function M.load_deduped_state_dict(model, state, optimizer)
   for _, parameter in ipairs(optimizer.parameters) do
     local leaf = by_name[parameter.name]
     for _, name in ipairs(optimizer:slots_of(parameter.name, state.optimizer.counts)) do
-      local data = own[parameter.name .. '\n' .. name] or parameter.data:detach():zeros_like()
-      share_tensor(leaf.holders, leaf.holders[1], data)
+      local data = own[parameter.name .. '\n' .. name]
+        or kept_of(leaf, parameter):zeros_like { memory_format = 'contiguous_format' }
+      share_tensor(leaf.keepers, leaf.keepers[1], data)
       tensors[#tensors + 1] = { parameter = parameter.name, name = name, data = data:clone() }
     end
   end

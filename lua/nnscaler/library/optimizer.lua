@@ -7,6 +7,7 @@ local fail = require 'nnscaler.fail'
 local load = require 'nnscaler.runtime.load'
 local lower = require 'nnscaler._C.lower'
 local optim = require 'nnscaler.optim'
+local shards = require 'nnscaler.runtime.shards'
 local slots = require 'nnscaler.optim.slots'
 local states = require 'nnscaler.runtime.states'
 local steps = require 'nnscaler.runtime.step'
@@ -76,10 +77,31 @@ local function parameters_of(model, modules)
   return inside, outside
 end
 
+-- The parameters as an optimizer of the library updates them: in shards where its slots rest so.
+local function updated(parameters)
+  local list = {}
+  for i, parameter in ipairs(parameters) do
+    local data = parameter.data
+    if parameter.module then
+      data = parameter.module._parallel.states:own(parameter.local_name)
+    end
+    list[i] = { name = parameter.name, data = data, requires_grad = parameter.requires_grad }
+  end
+  return list
+end
+
 -- The optimizer that updates: of the library by name or kind, or what a function makes.
 local function make_inner(optimizer_fn, parameters, args)
   if type(optimizer_fn) ~= 'function' then
-    return optim.new({ type = optimizer_fn, args = args }, parameters)
+    return optim.new({ type = optimizer_fn, args = args }, updated(parameters))
+  end
+  for _, parameter in ipairs(parameters) do
+    local of = parameter.module and parameter.module._parallel.states.leaves[parameter.local_name]
+    if of and shards.cuts(of) then
+      fail('usage', 'library.build_optimizer', ("the state of '%s' rests in shards (use_zero=%d), "
+        .. 'and the optimizer of optimizer_fn updates whole parts by itself'):format(parameter.name,
+        of.zero), 'give the name of an optimizer or a kind, or set use_zero=0 or 3')
+    end
   end
   local inner = optimizer_fn(parameters, args)
   if type(inner) ~= 'table' or type(inner.step) ~= 'function' then
@@ -130,14 +152,15 @@ local function outside_part(self)
       hooks = self.hooks } }
 end
 
--- What this rank holds of each parameter of parallel modules, by its name in the whole model.
-function Optimizer:parts_of_weights()
-  local parts = {}
+-- What it updates of each parameter of parallel modules, by its name in the whole model.
+function Optimizer:slices()
+  local slices = {}
   for _, parameter in ipairs(self.inside) do
     local leaves = parameter.module._parallel.states.leaves
-    parts[parameter.name] = leaves[parameter.local_name]
+    slices[parameter.name] = shards.slice(leaves[parameter.local_name],
+      self.sharing and self.sharing.rank or 0)
   end
-  return parts
+  return slices
 end
 
 -- The step over all parallel modules and what lies outside of them.
@@ -160,7 +183,7 @@ function Optimizer:make_step()
     parts[#parts + 1] = self.outside_states
   end
   if getmetatable(self.inner) == optim.Optimizer then
-    slots.check_parts(self.inner, self:parts_of_weights())
+    slots.check_parts(self.inner, self:slices())
     for _, part in ipairs(parts) do
       part.states:attach(self.inner, part.names and function(name) return part.names[name] end)
     end

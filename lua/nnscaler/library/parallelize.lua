@@ -9,6 +9,7 @@ local fail = require 'nnscaler.fail'
 local log = require('nnscaler.log').logger 'nnscaler.library'
 local options = require 'nnscaler.options'
 local pipeline = require 'nnscaler.pipeline'
+local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local sources = require 'nnscaler.source'
 
 ---@class nnscaler.ComputeConfig
@@ -17,6 +18,10 @@ local sources = require 'nnscaler.source'
 ---@field use_end2end? boolean forward takes one sample and returns the loss first
 ---@field inference_only? boolean no backward
 ---@field pas_config? table keys of the policy
+---@field use_zero? boolean|integer 0 to 3, as in a job; true is 1
+---@field zero_ngroups? integer
+---@field zero_use_reduce_scatter? boolean
+---@field zero_param_level_sharding? boolean for optimizers that need whole weights
 
 ---@class nnscaler.ParallelizeOpts
 ---@field gen_savedir? string folder of generated programs, './.nnscaler'; '' keeps none
@@ -30,7 +35,9 @@ local sources = require 'nnscaler.source'
 
 local known = {
   compute_config = { plan_ngpus = 'number', runtime_ngpus = 'number', use_end2end = 'boolean',
-    inference_only = 'boolean', pas_config = 'table' },
+    inference_only = 'boolean', pas_config = 'table', use_zero = 'number',
+    zero_ngroups = 'number', zero_use_reduce_scatter = 'boolean',
+    zero_param_level_sharding = 'boolean' },
   opts = { gen_savedir = 'string', reuse = 'string', instance_name = 'string',
     broadcast_strategy = 'string', load_module = 'boolean', module_dtype = 'string',
     module_fn = 'function', init_module_params = 'boolean' },
@@ -51,17 +58,31 @@ end
 
 local function check_config(config)
   local plan, run = config.plan_ngpus, config.runtime_ngpus
-  for _, key in ipairs { 'plan_ngpus', 'runtime_ngpus' } do
+  for _, key in ipairs { 'plan_ngpus', 'runtime_ngpus', 'zero_ngroups' } do
     local n = config[key]
     if n and (n < 1 or n % 1 ~= 0) then
       fail('usage', 'library.compute_config', ('%s is %s; expected a whole number from 1 on')
         :format(key, tostring(n)))
     end
   end
+  local zero = config.use_zero
+  if zero and (zero < 0 or zero > 3 or zero % 1 ~= 0) then
+    fail('usage', 'library.compute_config', ('use_zero is %s; expected 0 to 3, or true or false')
+      :format(tostring(zero)))
+  end
   if plan and run and run % plan ~= 0 then
     fail('usage', 'library.compute_config', ('runtime_ngpus is %d; expected a multiple of '
       .. 'plan_ngpus = %d'):format(run, plan))
   end
+end
+
+-- The configuration with a number for a use_zero of true or false.
+local function plain_zero(config)
+  if type(config) ~= 'table' or type(config.use_zero) ~= 'boolean' then return config end
+  local out = {}
+  for key, value in sorted_pairs(config) do out[key] = value end
+  out.use_zero = config.use_zero and 1 or 0
+  return out
 end
 
 -- A class that nn.class made, or a module of one.
@@ -118,7 +139,7 @@ local function options_of(module, policy, config, opts)
     -- Weights have no values yet where programs are sent.
     strategy = opts.broadcast_strategy ~= 'all' and opts.broadcast_strategy or 'code',
     name = module.class_name .. (opts.instance_name and '.' .. opts.instance_name or ''),
-    embedded = not config.use_end2end,
+    embedded = not config.use_end2end, zero = options.zero(config),
   }
 end
 
@@ -158,7 +179,8 @@ end
 ---@param opts? nnscaler.ParallelizeOpts
 ---@return nnscaler.ParallelModule|table|nil of a module a module, of a class a class
 return function(what, dummy_args, policy, compute_config, opts)
-  local config = arguments.table('compute_config', compute_config or {}, known.compute_config)
+  local config = arguments.table('compute_config', plain_zero(compute_config or {}),
+    known.compute_config)
   opts = arguments.table('opts', opts or {}, known.opts)
   check_config(config)
   if type(policy) ~= 'string' and type(policy) ~= 'function' then

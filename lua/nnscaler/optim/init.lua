@@ -104,7 +104,8 @@ end
 ---@param config { type: string|table, args?: table } args.groups: a list of { match = pattern or
 ---  list of patterns, type = of another kind, … } with options of its own; the first group that
 ---  fits a name has it
----@param parameters { name: string, data: nnscaler.Tensor, requires_grad: boolean }[]
+---@param parameters { name: string, data: nnscaler.Tensor|nil, requires_grad: boolean }[] of the
+---  model; those that are updated elsewhere have no data
 ---@return nnscaler.Optimizer
 function M.new(config, parameters)
   local kind = kind_at(config.type)
@@ -114,7 +115,7 @@ function M.new(config, parameters)
   add_groups(self, kind, args, groups)
   local group_of = glob.assign(groups, parameters)
   for _, parameter in ipairs(parameters) do
-    if parameter.requires_grad then
+    if parameter.requires_grad and parameter.data then
       local slot = { name = parameter.name, data = parameter.data, count = 0, tensors = {},
         group = group_of[parameter.name] + 1, dtype = parameter.data.dtype }
       local by = self.kinds[slot.group]
@@ -129,6 +130,26 @@ function M.new(config, parameters)
     end
   end
   return self
+end
+
+--- Names of the parameters that the optimizer of a job has to have whole on the rank that updates
+--- them.
+---@param config { type: string|table, args?: table } as for new
+---@param parameters { name: string }[]
+---@return string[]
+function M.undivided(config, parameters)
+  local args, groups = without(config.args or {}, 'groups'), (config.args or {}).groups or {}
+  local self, names = { kinds = {}, options = {} }, {}
+  check_groups(groups)
+  add_groups(self, kind_at(config.type), args, groups)
+  local group_of = glob.assign(groups, parameters)
+  for _, parameter in ipairs(parameters) do
+    local kind = self.kinds[group_of[parameter.name] + 1]
+    if kind.whole or not (kind.slots or kind.elementwise) then
+      names[#names + 1] = parameter.name
+    end
+  end
+  return names
 end
 
 --- The kind that updates a parameter.

@@ -61,27 +61,32 @@ function M.bytes(optimizer)
   return total
 end
 
+-- Whether it is less than the weight.
+local function is_part(slice)
+  return slice ~= nil and table.concat(slice.shape, ' ') ~= table.concat(slice.whole, ' ')
+end
+
 --- Refuses an optimizer on parts of weights that does more with them than element by element.
 ---@param optimizer nnscaler.Optimizer
----@param parts table<string, { shape: integer[], start?: integer[] }> of this rank, by name
-function M.check_parts(optimizer, parts)
+---@param slices table<string, nnscaler.Slice> that it updates on this rank, by name
+function M.check_parts(optimizer, slices)
   for _, slot in ipairs(optimizer.slots) do
-    local part, kind = parts[slot.name], optimizer:kind_of(slot)
-    if part and part.start and kind.whole then
+    local cut, kind = is_part(slices[slot.name]), optimizer:kind_of(slot)
+    if cut and kind.whole then
       fail('usage', 'optim.slots', ("the rank holds a part of '%s', and %s updates whole weights")
-        :format(slot.name, kind.name or 'its optimizer'), 'use a policy that leaves it whole, or '
+        :format(slot.name, kind.name or 'its optimizer'), 'compute_config.use_zero of 0 to 2 and '
+        .. 'policies that cut no operator leave it whole; or '
         .. "give it to another optimizer: groups = { { match = '...', type = 'adamw' } }")
     end
-    if part and part.start and not kind.slots and not kind.elementwise then
+    if cut and not kind.slots and not kind.elementwise then
       fail('usage', 'optim.slots', ("the rank holds a part of '%s', and the optimizer says neither "
         .. 'slots nor elementwise'):format(slot.name), 'a kind that updates each element by itself '
         .. 'says elementwise = true')
     end
   end
   for _, slot in ipairs(optimizer:declared()) do
-    local part = parts[slot.parameter]
-    if part and part.start
-      and table.concat(slot.shape, ' ') ~= table.concat(part.shape, ' ') then
+    local slice = slices[slot.parameter]
+    if is_part(slice) and table.concat(slot.shape, ' ') ~= table.concat(slice.shape, ' ') then
       fail('usage', 'optim.slots', ("the rank holds a part of '%s', whose slot '%s' has a shape of "
         .. 'its own'):format(slot.parameter, slot.name), 'use a policy that leaves weights whole')
     end

@@ -88,7 +88,7 @@ function M.policy(graph, cfg)
     graph:partition(nodes[cut[1] + 1], { input = cut[2], dim = cut[3] }, cfg.plan_ngpus)
   end
   graph:replicate_rest()
-  if found.sharded then graph:weights 'sharded' end
+  if found.sharded and not (cfg.zero and cfg.zero.level) then graph:weights 'sharded' end
 end
 
 M.keys = { hardware = { 'text' }, mem_constraint = { 'number', least = -1 } }

@@ -5,6 +5,7 @@ local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
 local hooks = require 'nnscaler.policies.around'
 local keys = require 'nnscaler.policies.keys'
+local log = require('nnscaler.log').logger 'nnscaler.policies'
 local modules = require 'nnscaler.policies.module'
 local nearest = require('nnscaler._C.job').nearest
 local trace = require 'nnscaler.trace'
@@ -30,6 +31,15 @@ function M.new(graph, cfg)
   local self = setmetatable({ graph = graph, cfg = cfg }, Graph)
   self.builder = core.builder(graph, cfg.plan_ngpus, cfg.runtime_ngpus)
   if (cfg.pas_config or {}).strict then self.builder:strict() end
+  local zero = cfg.zero
+  if zero then
+    if (zero.level or 0) > 0 and cfg.plan_ngpus == cfg.runtime_ngpus then
+      log.info_once('use_zero=%d: there is one scale unit, so nothing is shared out', zero.level)
+    end
+    self.builder:zero(self:level_of(zero.level or 0))
+    self.builder:shards(zero.groups, zero.scatter or (cfg.embedded or false) and zero.level == 2,
+      cfg.undivided or {})
+  end
   self.list = graph:nodes()
   for _, node in ipairs(self.list) do
     node.name = node.op:match('::([%w_]+)')
@@ -295,15 +305,43 @@ function Graph:schedule(what, micro_batches, chunks)
   end
   self.builder:schedule(what, micro_batches or self.cfg.micro_batches or 1, chunks or 1, orders)
 end
----Says where weights rest: 'replicated', or 'sharded' over the scale units.
----@param home string
-function Graph:weights(home)
+-- In a hand-written loop no backward knows that it is the last: gradients rest whole until they are
+-- summed, into shards.
+function Graph:level_of(zero)
+  if zero ~= 2 or not self.cfg.embedded then return zero end
+  log.info_once('use_zero=2 of a module inside a hand-written loop: its gradients rest in shards '
+    .. 'once they are summed')
+  return 1
+end
+
+local kZero = { zero = { 'integer', least = 0, most = 3 } }
+
+---Says which states of weights rest in shards over the scale units, whatever
+---compute_config.use_zero says: 'replicated' none, 'sharded' all of them; or with { zero = 0 … 3 }
+---those of the weights whose names fit a pattern.
+---@param home string a pattern, with `what`
+---@param what? { zero: integer } 1: optimizer state; 2: gradients too; 3: weights too
+function Graph:weights(home, what)
+  if what ~= nil then
+    keys.check('plan.weights', ("weights '%s'"):format(tostring(home)), '', what, kZero)
+    local any = false
+    for _, parameter in ipairs(type(home) == 'string' and self.graph:parameters() or {}) do
+      if glob.match(home, parameter.name) then
+        any = true
+        self.builder:zero(self:level_of(what.zero or 0), parameter.name)
+      end
+    end
+    if not any then
+      fail('plan', 'plan.weights', ("no weight matches '%s'"):format(tostring(home)))
+    end
+    return
+  end
   if home ~= 'replicated' and home ~= 'sharded' then
     local near = type(home) == 'string' and nearest(home, { 'replicated', 'sharded' })
     fail('usage', 'plan.weights', ("'%s' is not a home of weights; expected replicated or sharded")
       :format(tostring(home)), near and ("did you mean '%s'?"):format(near) or nil)
   end
-  self.builder:weights(home)
+  self.builder:zero(home == 'sharded' and 3 or 0)
 end
 ---Whether the policy has partitioned, replicated or assigned the node yet.
 ---@return boolean

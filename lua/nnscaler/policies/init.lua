@@ -23,6 +23,15 @@ local function read_plan(path, ...)
   return core.from_json(base.file_read(path, 'plan.load'), ...)
 end
 
+-- A plan says itself what rests in shards.
+local function check_zero(plan, zero)
+  local level = plan:info().zero
+  if zero and zero.level and zero.level ~= level then
+    fail('usage', 'plan.zero', ('compute_config.use_zero is %d; the plan has %d'):format(zero.level,
+      level), 'leave it out, or make a plan with it: nnscaler plan JOB --plan-out FILE')
+  end
+end
+
 ---How many devices the policy asks for, where it says so itself: a plan file does.
 ---@param policy string|function|nil
 ---@return integer|nil
@@ -96,6 +105,9 @@ end
 ---@field hardware? string that the plan is for, where the command line says it
 ---@field optimizer? table of the job
 ---@field bucket_cap_mb? number MiB of gradients that one all-reduce sums
+---@field zero? nnscaler.ZeroOptions what rests in shards
+---@field undivided? string[] weights that the optimizer has to have whole
+---@field embedded? boolean whether the graph is a module inside a hand-written model
 
 ---Runs a policy on a graph, or loads a plan and checks that it is for the graph and the devices. A
 ---policy calls the graph's acts, or returns a list with an entry for each operator (list.lua).
@@ -107,6 +119,7 @@ function M.run(graph, policy, cfg)
   if M.is_plan_file(policy) then
     local plan = read_plan(policy, cfg.plan_ngpus, cfg.runtime_ngpus)
     plan:match(graph)
+    check_zero(plan, cfg.zero)
     return plan
   end
   local fn, name = M.resolve(policy)

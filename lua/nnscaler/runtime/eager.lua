@@ -37,6 +37,9 @@ function M.new(model, job)
   return self
 end
 
+--- All parameters, as an optimizer updates them.
+function Engine:optimized() return self.parameters end
+
 function Engine:zero_grad()
   for _, parameter in ipairs(self.parameters) do parameter.data.grad = nil end
 end

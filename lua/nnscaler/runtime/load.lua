@@ -33,7 +33,7 @@ return function(text, chunk, segments, with_step)
   end
   if not with_step then return stages end
   local step = functions.step
-  for _, name in ipairs { 'sum', 'scale', 'squares', 'clip', 'update' } do
+  for _, name in ipairs { 'sum', 'scale', 'squares', 'clip', 'update', 'gather' } do
     if type(step) ~= 'table' or type(step[name]) ~= 'function' then
       fail('state', 'program.load', ('%s returns no step with a %s function'):format(chunk, name))
     end

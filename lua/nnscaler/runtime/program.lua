@@ -14,6 +14,7 @@ local others = require 'nnscaler.runtime.others'
 local pipeline = require 'nnscaler.pipeline'
 local presence = require 'nnscaler.runtime.presence'
 local sample_of = require 'nnscaler.runtime.sample'
+local shards = require 'nnscaler.runtime.shards'
 local sharing = require 'nnscaler.runtime.sharing'
 local sources = require 'nnscaler.source'
 local states = require 'nnscaler.runtime.states'
@@ -82,7 +83,34 @@ function Engine:make_states(data)
   return states.new {
     sets = self.first:sets(), leaves = self.first:parameters(), data = by_name,
     places = not data and self.places or nil, some = self.some, device = self.options.device,
+    rank = self.sharing and self.sharing.rank,
   }
+end
+
+--- All parameters of the model, in its order, as an optimizer on this rank updates them: `data` is
+--- its part or shard, nil where that is nothing.
+---@return { name: string, data: nnscaler.Tensor|nil, requires_grad: boolean }[]
+function Engine:optimized()
+  local list, data = {}, {}
+  for _, leaf in ipairs(self.parameters) do data[leaf.name] = leaf.data end
+  for i, entry in ipairs(self.source:named_parameters()) do
+    local own = data[entry.name]
+    if own and self.states then own = self.states:own(entry.name) end
+    list[i] = { name = entry.name, data = own, requires_grad = entry.param.requires_grad }
+  end
+  return list
+end
+
+--- Which slices of weights the optimizer of this rank updates, by name; nil on one rank, where they
+--- are whole.
+---@return table<string, nnscaler.Slice>|nil
+function Engine:slices()
+  if not self.sharing then return nil end
+  local slices = {}
+  for _, leaf in ipairs(self.shares) do
+    slices[leaf.name] = shards.slice(leaf, self.sharing.rank)
+  end
+  return slices
 end
 
 -- After sums of gradients, in a step of other graphs than the first one.
@@ -344,7 +372,7 @@ function Engine:backward_empty(run, pass, seed, context)
   for _, share in ipairs(self.shares) do
     local parent, key = tree.place(gradients, share.name)
     local place = self.places[share.name]
-    if share.sharded and parent[key] then C.accumulate(place.table, place.key, parent[key]) end
+    if share.zero >= 2 and parent[key] then C.accumulate(place.table, place.key, parent[key]) end
   end
 end
 

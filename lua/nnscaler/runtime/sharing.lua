@@ -83,7 +83,7 @@ function Sharing:plan_for(graph, line)
   end
   self.stages = stages.new(self.plan, self.rank % self.plan_ngpus)
   -- Scale units wait for each other in every micro-batch.
-  self.lockstep = self.plan:info().sharded and self.units > 1
+  self.lockstep = self.plan:info().zero >= 2 and self.units > 1
   return self.plan
 end
 

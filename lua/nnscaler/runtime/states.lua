@@ -3,9 +3,12 @@
 --- the first of them: products are written into it, addends are added to it, and the sum of a set
 --- is one all-reduce in place. A sum that backward marks starts there, in the order of sets, so
 --- that all ranks agree; back ends that work asynchronously overlap it with what is left of it.
+--- Where the slots of the optimizer rest in shards (runtime/shards.lua), each rank updates its own
+--- and a gather makes the weights of the set whole again.
 local C = require 'nnscaler._C.runtime'
 local base = require 'nnscaler._C.base'
 local groups = require 'nnscaler.runtime.groups'
+local shards = require 'nnscaler.runtime.shards'
 local tensor = require 'nnscaler.tensor'
 local train = require 'nnscaler._C.train'
 
@@ -21,10 +24,16 @@ local M = {}
 ---@field name string
 ---@field shape integer[]
 ---@field dtype string
----@field holders integer|nil ranks that hold the same part
+---@field holders integer|nil ranks that hold the same part of the gradient
+---@field start integer[]|nil where the part begins
+---@field whole integer[]|nil shape of the whole weight
+---@field zero integer|nil as in nnscaler.Shards, with what else that has
 
 ---@class nnscaler.States
----@field sets table[] { ranks, names, flat, views, handle, asked, moving }
+---@field sets table[] { ranks, names, over, scatter, joint, cut, flat, views, handle, asked,
+---  moving }
+---@field ranges table<string, integer[]> of weights that this rank updates a shard of: start and
+---  length
 ---@field optimizer nnscaler.Optimizer|nil that updates the weights
 ---@field copied integer elements that sums have copied: of gradients that were put elsewhere
 local States = {}
@@ -34,7 +43,7 @@ States.__index = States
 local function add_homes(self, places)
   local homes = {} -- table → key → { set, place in it }
   for _, set in ipairs(self.sets) do
-    for i, name in ipairs(set.ranks and set.names or {}) do
+    for i, name in ipairs(set.joint and set.names or {}) do
       local place = places[name]
       local of = homes[place.table]
       if not of then
@@ -60,20 +69,28 @@ end
 
 --- Makes the states of a program's parameters.
 ---@param options { sets: table[], leaves: nnscaler.Leaf[], data: table<string, nnscaler.Tensor>,
----  places?: table, some?: table<string, boolean>, device?: string, hooks?: table }
+---  places?: table, some?: table<string, boolean>, device?: string, hooks?: table, rank?: integer }
 ---  sets as the program tells them; data: weights by name; places of gradients by name, else
 ---  gradients are those of autograd (`weight.grad`); some: names of parameters that some rank has a
----  gradient of; hooks: { before = ReducerHook[], after = ReducerHook[] }
+---  gradient of; hooks: { before = ReducerHook[], after = ReducerHook[] }; rank: this one
 ---@return nnscaler.States
 function M.new(options)
   local self = setmetatable({ sets = {}, leaves = {}, data = options.data,
     places = options.places, some = options.some or {}, device = options.device, started = 0,
-    absent = {}, copied = 0,
+    absent = {}, copied = 0, ranges = {},
     hooks = options.hooks or { before = {}, after = {} }, slots = {},
     times = { steps = 0, moving = 0, under_way = 0, waited = 0 } }, States)
-  for _, leaf in ipairs(options.leaves) do self.leaves[leaf.name] = leaf end
+  for _, leaf in ipairs(options.leaves) do
+    self.leaves[leaf.name] = leaf
+    if shards.cuts(leaf) then
+      self.ranges[leaf.name] = { shards.range(leaf, shards.position(leaf, options.rank)) }
+    end
+  end
   for k, set in ipairs(options.sets) do
-    self.sets[k] = { ranks = set.ranks, names = set.names, one = true }
+    self.sets[k] = { ranks = set.ranks, names = set.names, one = true, over = set.over,
+      scatter = set.scatter or false,
+      joint = set.ranks ~= nil or set.scatter == true, -- whether ranks sum it together
+      cut = shards.cuts(set) }
     local first
     for _, name in ipairs(set.names) do
       local holders = self.leaves[name].holders or 1
@@ -81,7 +98,7 @@ function M.new(options)
       self.sets[k].one = self.sets[k].one and holders == first
     end
     self.sets[k].holders = first
-    self.sets[k].late = set.ranks and not any_of(self, set)
+    self.sets[k].late = self.sets[k].joint and not any_of(self, set)
   end
   if self.places then add_homes(self, self.places) end
   return self
@@ -92,8 +109,8 @@ end
 function States:sums()
   local list = {}
   for _, set in ipairs(self.sets) do
-    for _, name in ipairs(set.ranks and set.names or {}) do
-      list[#list + 1] = { name = name, ranks = set.ranks }
+    for _, name in ipairs(set.joint and set.names or {}) do
+      list[#list + 1] = { name = name, ranks = set.ranks or set.over }
     end
   end
   return list
@@ -121,7 +138,9 @@ end
 function States:views(set)
   if not set.views then
     local shapes = {}
-    for i, name in ipairs(set.names) do shapes[i] = self.leaves[name].shape end
+    for i, name in ipairs(set.names) do
+      shapes[i] = self.leaves[name].gradient or self.leaves[name].shape
+    end
     set.flat, set.views = C.flat(self.leaves[set.names[1]].dtype, self.device or 'cpu', shapes)
   end
   return set.views
@@ -189,7 +208,8 @@ function States:fill(set)
         zeros = self:views(set)[i]
         zeros:zero_()
       elseif self.some[name] then
-        zeros = tensor.zeros(leaf.shape, { dtype = leaf.dtype, device = self.device })
+        zeros = tensor.zeros(leaf.gradient or leaf.shape,
+          { dtype = leaf.dtype, device = self.device })
       end
       if self.some[name] then
         set_gradient(self, name, zeros)
@@ -203,19 +223,106 @@ local function call(self, hooks, set)
   for _, name in ipairs(#hooks > 0 and set.names or {}) do
     if self.some[name] then
       for _, hook in ipairs(hooks) do
-        hook({ name = name, ranks = set.ranks }, self:gradient(name))
+        hook({ name = name, ranks = set.ranks or set.over }, self:gradient(name))
       end
     end
   end
 end
 
+-- Where the shards of a set lie when they travel together: by rank of `over` a list of parts, and
+-- the elements that each rank gives, as many as the one with most of them has.
+local function layout_of(self, set)
+  if set.layout then return set.layout end
+  local layout = { chunk = 0 }
+  for r = 1, #set.over do
+    local parts, offset = {}, 0
+    for _, name in ipairs(set.names) do
+      local leaf = self.leaves[name]
+      local start, length = shards.range(leaf, r)
+      local shape, elements = { unpack(leaf.shape) }, 1
+      shape[leaf.dim + 1] = length
+      for _, size in ipairs(shape) do elements = elements * size end
+      if elements > 0 then
+        parts[#parts + 1] = { name = name, dim = leaf.dim, start = start, length = length,
+          shape = shape, offset = offset, elements = elements }
+      end
+      offset = offset + elements
+    end
+    layout[r] = parts
+    layout.chunk = math.max(layout.chunk, offset)
+  end
+  set.layout = layout
+  return layout
+end
+
+-- Calls `f` with a part of a packed tensor and the same part of a tensor in its shape.
+local function beside(packed, first, part, whole, f)
+  local line = packed:narrow(0, first + part.offset, part.elements)
+  local view, piece = line:view(part.shape), whole:narrow(part.dim, part.start, part.length)
+  f(view, piece)
+  C.release(line, view, piece)
+end
+
+-- The gradients of a set are this rank's shards of their sum from here on.
+local function take_shards(self, set, mine, at)
+  local old, views, of = set.views, {}, {}
+  for _, part in ipairs(layout_of(self, set)[at]) do of[part.name] = part end
+  for i, name in ipairs(set.names) do
+    local part, leaf = of[name], self.leaves[name]
+    if part then
+      local line = mine:narrow(0, part.offset, part.elements)
+      views[i] = line:view(part.shape)
+      C.release(line)
+    else
+      local shape = { unpack(leaf.shape) }
+      shape[leaf.dim + 1] = 0
+      views[i] = tensor.empty(shape, { dtype = leaf.dtype, device = self.device })
+    end
+    if self:gradient(name) then set_gradient(self, name, views[i]) end
+  end
+  C.release(set.flat, unpack(old))
+  set.flat, set.views = mine, views
+end
+
+-- Sums the gradients of a set over ranks, and over others those that lie in the same place.
+function States:scatter_set(set, over, ranks)
+  local layout = layout_of(self, set)
+  if layout.chunk == 0 then return end
+  local group = groups.group(over)
+  local packed = tensor.zeros({ #over * layout.chunk },
+    { dtype = self.leaves[set.names[1]].dtype, device = self.device })
+  for r, parts in ipairs(layout) do
+    for _, part in ipairs(parts) do
+      local gradient = self:gradient(part.name)
+      if gradient then
+        beside(packed, (r - 1) * layout.chunk, part, gradient, function(line, piece)
+          line:copy_(piece)
+        end)
+      end
+    end
+  end
+  local mine, at = group:reduce_scatter(packed, 0), group:position() + 1
+  C.release(packed)
+  if self.places then return take_shards(self, set, mine, at) end
+  -- Gradients as autograd made them: what other ranks keep is out of date in them.
+  if ranks then groups.group(ranks):all_reduce(mine) end
+  for _, part in ipairs(layout[at]) do
+    local gradient = self:gradient(part.name)
+    if gradient then
+      beside(mine, 0, part, gradient, function(line, piece) piece:copy_(line) end)
+    end
+  end
+end
+
 -- Starts the sum of a set, unless it is under way.
-function States:ask(set, ranks)
+function States:ask(set, over, ranks)
   if set.asked or not any_of(self, set) then return end
-  set.asked = ranks
+  set.asked = ranks or over
   tensor.no_grad(function()
     self:fill(set)
     call(self, self.hooks.before, set)
+    if set.scatter then self:scatter_set(set, over, ranks) end
+    if not ranks or (set.scatter and not self.places) then return end
     local group = groups.group(ranks)
     if not self.places then -- gradients as autograd made them
       for _, name in ipairs(set.names) do
@@ -240,15 +347,21 @@ function States:start(k)
   self:poll()
   for i = self.started + 1, k do
     local set = self.sets[i]
-    if set.ranks then self:ask(set, set.ranks) end
+    if set.joint then self:ask(set, set.over, set.ranks) end
   end
   self.started = math.max(self.started, k)
 end
 
+--- Sums the gradients of a set over ranks, of which each keeps its shards; with what sums those
+--- over other ranks.
+---@param k integer
+---@param over integer[]
+function States:scatter(k, over) self:ask(self.sets[k], over, self.sets[k].ranks) end
+
 --- Starts the sum of a set over ranks, in place; `wait` ends it.
 ---@param k integer
 ---@param ranks integer[]
-function States:sum(k, ranks) self:ask(self.sets[k], ranks) end
+function States:sum(k, ranks) self:ask(self.sets[k], self.sets[k].over, ranks) end
 
 --- Waits for all sums.
 function States:wait()
@@ -277,12 +390,15 @@ function States:complete(set, i)
   local name = set.names[i]
   if not self:gradient(name) then
     local leaf = self.leaves[name]
-    local gradient = set.ranks and self:views(set)[i]
-      or tensor.empty(leaf.shape, { dtype = leaf.dtype, device = self.device })
-    if set.late or not set.ranks then gradient:zero_() end -- else it is in the sum of the set
+    local gradient = set.joint and self:views(set)[i]
+      or tensor.empty(leaf.gradient or leaf.shape, { dtype = leaf.dtype, device = self.device })
+    if set.late or not set.joint then gradient:zero_() end -- else it is in the sum of the set
     set_gradient(self, name, gradient)
   end
-  if set.late then groups.group(set.ranks):all_reduce(self:gradient(name)) end
+  if not set.late then return end
+  for _, ranks in ipairs { set.scatter and set.over or {}, set.ranks or {} } do
+    if #ranks > 0 then groups.group(ranks):all_reduce(self:gradient(name)) end
+  end
 end
 
 --- After the sums of a step in which other graphs than the first one ran: drops gradients that no
@@ -323,12 +439,32 @@ local function list_of(self, k, holders)
   return gradients, names
 end
 
+-- This rank's shard of what a weight has, if it is not that already.
+local function shard_of(self, name, x)
+  local range, leaf = self.ranges[name], self.leaves[name]
+  if not range or x.shape[leaf.dim + 1] ~= leaf.length then return x end
+  return x:detach():narrow(leaf.dim, range[1], range[2])
+end
+
+-- Gradients of a set whose slots rest in shards, as they rest.
+local function resting(self, set, holders)
+  local list = {}
+  for _, name in ipairs(set.names) do
+    local gradient = self:gradient(name)
+    if gradient and (not holders or self.leaves[name].holders == holders) then
+      list[#list + 1] = set.scatter and shard_of(self, name, gradient) or gradient
+    end
+  end
+  return list
+end
+
 -- The same as few tensors as there are.
 local function pieces(self, k, holders)
   local set = self.sets[k]
   if set.flat and not set.late and (not holders or set.one) then
     return (not holders or set.holders == holders) and { set.flat } or {}
   end
+  if set.cut then return resting(self, set, holders) end
   return (list_of(self, k, holders))
 end
 
@@ -360,6 +496,7 @@ end
 ---@param k integer
 ---@param lr number learning rate of the default group
 function States:update(k, lr)
+  if self.sets[k].cut then return self:update_shards(self.sets[k], lr) end
   local gradients, names = list_of(self, k)
   local weights, slots = {}, {}
   for i, name in ipairs(names) do weights[i], slots[i] = self.data[name], self.slots[name] end
@@ -370,6 +507,82 @@ function States:update(k, lr)
     if not rawequal(gradient, found[i]) then set_gradient(self, names[i], gradient) end
   end
   self.optimizer:update(slots, gradients, lr)
+end
+
+-- The same of weights of which this rank updates its shards. Kernels walk a tensor by address, so
+-- a shard that is strided in its weight is updated in a copy.
+function States:update_shards(set, lr)
+  local slots, weights, gradients, copies = {}, {}, {}, {}
+  for _, name in ipairs(set.names) do
+    local gradient, slot = self:gradient(name), self.slots[name]
+    if gradient and slot then
+      local n, part = #slots + 1, self:own(name)
+      slots[n], weights[n], gradients[n] = slot, part, shard_of(self, name, gradient)
+      if self.leaves[name].dim > 0 then
+        weights[n] = part:clone { memory_format = 'contiguous_format' }
+        copies[#copies + 1] = { from = weights[n], to = part, slot = slot }
+      end
+      slot.data = weights[n]
+    end
+  end
+  require('nnscaler._C.train').align(weights, gradients)
+  self.optimizer:update(slots, gradients, lr)
+  tensor.no_grad(function()
+    for _, copy in ipairs(copies) do
+      copy.to:copy_(copy.from)
+      copy.slot.data = copy.to
+      C.release(copy.from)
+    end
+  end)
+end
+
+--- What this rank updates of a weight: a view of it, or the weight; nil: nothing.
+---@param name string
+---@return nnscaler.Tensor|nil
+function States:own(name)
+  local range, data = self.ranges[name], self.data[name]
+  if not range then return data end
+  return range[2] > 0 and shard_of(self, name, data) or nil
+end
+
+--- This rank's shard of what lies as a gradient before it is summed, where the gradient is one.
+---@param name string
+---@param x nnscaler.Tensor
+---@return nnscaler.Tensor
+function States:like_gradient(name, x)
+  local leaf, gradient = self.leaves[name], self:gradient(name)
+  if not self.ranges[name] or not gradient
+    or gradient.shape[leaf.dim + 1] == leaf.length then
+    return x
+  end
+  return shard_of(self, name, x)
+end
+
+--- Makes the weights of a set whole again: each rank gives the shards that it has updated.
+---@param k integer
+---@param over integer[] the ranks that have them
+function States:gather(k, over)
+  local set = self.sets[k]
+  local layout, group = layout_of(self, set), groups.group(over)
+  if layout.chunk == 0 then return end
+  tensor.no_grad(function()
+    local at = group:position() + 1
+    local mine = tensor.zeros({ layout.chunk },
+      { dtype = self.leaves[set.names[1]].dtype, device = self.device })
+    for _, part in ipairs(layout[at]) do
+      beside(mine, 0, part, self.data[part.name]:detach(), function(line, piece)
+        line:copy_(piece)
+      end)
+    end
+    local all = group:all_gather(mine, 0, #over * layout.chunk)
+    for r, parts in ipairs(layout) do
+      for _, part in ipairs(r ~= at and parts or {}) do
+        beside(all, (r - 1) * layout.chunk, part, self.data[part.name]:detach(),
+          function(line, piece) piece:copy_(line) end)
+      end
+    end
+    C.release(mine, all)
+  end)
 end
 
 --- Has an optimizer update the weights.

@@ -3,7 +3,7 @@
 local M = {}
 
 ---@class nnscaler.StepPart
----@field program table functions of a generated step: sum, scale, squares, clip, update
+---@field program table functions of a generated step: sum, scale, squares, clip, update, gather
 ---@field states nnscaler.States
 
 ---@class nnscaler.Step
@@ -47,10 +47,11 @@ function Step:clip(norm, maximum)
   for _, part in ipairs(self.parts()) do part.program.clip(part.states, norm, maximum) end
 end
 
---- Updates the weights.
+--- Updates the weights, and makes those whole again that ranks update in shards.
 ---@param lr number learning rate of the default group; groups with their own keep their ratio to it
 function Step:update(lr)
   for _, part in ipairs(self.parts()) do part.program.update(part.states, lr) end
+  for _, part in ipairs(self.parts()) do part.program.gather(part.states) end
 end
 
 return M

@@ -4,6 +4,7 @@
 --- ranks, in the same order.
 local base = require 'nnscaler._C.base'
 local groups = require 'nnscaler.runtime.groups'
+local shards = require 'nnscaler.runtime.shards'
 local sorted = require 'nnscaler.sorted'
 local tensor = require 'nnscaler.tensor'
 
@@ -18,6 +19,8 @@ local M = {}
 ---@field name string
 ---@field kind 'parameter'|'buffer'
 ---@field slice nnscaler.Slice|nil nil: other ranks hold it
+---@field rest nnscaler.Slice|nil of the optimizer's slots, which may rest in smaller parts than the
+---  weight; nil: other ranks keep them
 ---@field data nnscaler.Tensor|nil this rank's slice of the weight
 
 ---@class nnscaler.Store
@@ -71,21 +74,22 @@ end
 ---@param sharing nnscaler.Sharing|nil of several ranks
 ---@return nnscaler.Store
 function M.of_engine(model, engine, sharing)
-  local data, leaves = {}, {}
+  local data, leaves, rank = {}, {}, sharing and sharing.rank or 0
   for _, list in ipairs { engine.parameters, engine.buffers } do
     for _, leaf in ipairs(list) do data[leaf.name] = leaf.data end
   end
   local function add(name, kind)
     local own = data[name]
-    local part = sharing and sharing.parts[name] or own
-    leaves[#leaves + 1] = { name = name, kind = kind, data = own,
-      slice = own and M.slice_of(part) }
+    local part = sharing and sharing.parts[name]
+    local slice = own and M.slice_of(part or own)
+    leaves[#leaves + 1] = { name = name, kind = kind, data = own, slice = slice,
+      rest = part and shards.slice(part, rank) or not part and slice or nil }
   end
   for _, entry in ipairs(model:named_parameters()) do add(entry.name, 'parameter') end
   for _, entry in ipairs(model:named_buffers()) do
     if entry.persistent ~= false then add(entry.name, 'buffer') end
   end
-  return M.new(leaves, sharing and sharing.everybody or { 0 }, sharing and sharing.rank or 0)
+  return M.new(leaves, sharing and sharing.everybody or { 0 }, rank)
 end
 
 local function is_whole(slice)
@@ -102,7 +106,7 @@ end
 local function told(self, list)
   local mine = {}
   for i, entry in ipairs(list) do
-    local slice = self.by_name[entry.name].slice
+    local slice = entry.slice or self.by_name[entry.name].slice
     if is_whole(slice) then slice = M.slice_of { shape = entry.data.shape } end
     mine[i] = { key = entry.key, start = slice.start, shape = slice.shape, whole = slice.whole,
       dtype = entry.data.dtype }
@@ -132,8 +136,8 @@ end
 
 --- Whole tensors from the slices that ranks hold. A collective. What every rank holds whole is not
 --- sent, and is the tensor that the rank gave.
----@param list { key: string, name: string, data: nnscaler.Tensor }[] of this rank; `name` says how
----  it lies, `key` tells it from others
+---@param list { key: string, name: string, data: nnscaler.Tensor, slice?: nnscaler.Slice }[] of
+---  this rank; `name` says how it lies, unless `slice` does, `key` tells it from others
 ---@return table<string, nnscaler.Tensor> wholes by key, on every rank
 function Store:gather(list)
   local wholes, own, seen, all = {}, {}, {}, told(self, list)
@@ -180,7 +184,7 @@ function Store:optimizer(state)
   local mine, counts, slots, tensors = {}, {}, {}, {}
   for i, entry in ipairs(state.tensors) do
     mine[i] = { key = entry.parameter .. '\n' .. entry.name, name = entry.parameter,
-      data = entry.data }
+      data = entry.data, slice = self.by_name[entry.parameter].rest }
   end
   for _, text in ipairs(exchange(self, base.json_encode { counts = state.counts })) do
     for name, count in sorted.sorted_pairs(base.json_decode(text).counts or {}) do
@@ -202,9 +206,10 @@ end
 --- This rank's slice of a whole tensor.
 ---@param name string
 ---@param whole nnscaler.Tensor
+---@param slice? nnscaler.Slice that of the weight unless told
 ---@return nnscaler.Tensor
-function Store:own(name, whole)
-  local slice = self.by_name[name].slice
+function Store:own(name, whole, slice)
+  slice = slice or self.by_name[name].slice
   if is_whole(slice) then return whole end
   return M.region(whole, slice):contiguous()
 end
@@ -227,9 +232,9 @@ function Store:own_optimizer(tensors)
   local list = {}
   for _, entry in ipairs(tensors) do
     local leaf = self.by_name[entry.parameter]
-    if leaf and leaf.slice then
+    if leaf and leaf.rest then
       list[#list + 1] = { parameter = entry.parameter, name = entry.name,
-        data = self:own(entry.parameter, entry.data) }
+        data = self:own(entry.parameter, entry.data, leaf.rest) }
     end
   end
   return list

@@ -10,6 +10,7 @@ local M = {}
 ---@field op string 'all_reduce', 'send', …
 ---@field calls integer
 ---@field bytes integer
+---@field weights boolean whether it gathers or scatters what rests in shards
 
 --- Counts the calls of a micro-batch by kind, and the sums of gradients of a step.
 ---@param list nnscaler.Traffic[]
@@ -18,7 +19,7 @@ function M.of(list)
   local out = { calls = {}, reduced = 0 }
   for _, t in ipairs(list) do
     if t.segment == 'step' then
-      out.reduced = out.reduced + t.calls
+      if not t.weights then out.reduced = out.reduced + t.calls end
     else
       out.calls[t.op] = (out.calls[t.op] or 0) + t.calls
     end

@@ -166,8 +166,8 @@ function M.run(t)
   t.hooks = hooks.new(job.hook)
   M.build(t)
   save_dir.claim(t)
-  t.optimizer = optim.new(job.optimizer, t.engine.parameters)
-  if t.sharing then slots.check_parts(t.optimizer, t.sharing.parts) end
+  t.optimizer = optim.new(job.optimizer, t.engine:optimized())
+  if t.sharing then slots.check_parts(t.optimizer, t.engine:slices()) end
   t.update = t.engine:step_of(t.optimizer)
   t.store = store.of_engine(t.model, t.engine, t.sharing)
   -- Who looks at gradients before they are summed finds the addends of this rank.

@@ -11,6 +11,8 @@ local M = {}
 ---@field names string[] of all parameters
 ---@field weights table<string, nnscaler.Tensor> after the last step
 ---@field initial table<string, nnscaler.Tensor>
+---@field like_gradient fun(name: string, x: nnscaler.Tensor): nnscaler.Tensor of what lies as a
+---  weight on this rank, what lies as its gradient
 ---@field buffers table<string, nnscaler.Tensor> after the last step
 ---@field lr number
 
@@ -32,11 +34,14 @@ end
 ---@param how { optimizer: table, clip_gnorm?: number, seed: integer, first_step?: integer }
 ---@return nnscaler.verify.Trial
 function M.run(engine, steps, how)
-  local optimizer = optim.new(how.optimizer, engine.parameters)
+  local optimizer = optim.new(how.optimizer, engine:optimized())
   local update = engine:step_of(optimizer)
   local out = { steps = {}, gradients = {}, names = {}, lr = optimizer.lr,
     initial = contents(engine.parameters) }
   for i, parameter in ipairs(engine.parameters) do out.names[i] = parameter.name end
+  out.like_gradient = function(name, x)
+    return engine.states and engine.states:like_gradient(name, x) or x
+  end
   for s, samples in ipairs(steps) do
     engine:zero_grad()
     local result = engine:train_step(samples, { step = (how.first_step or 0) + s - 1,
@@ -46,9 +51,10 @@ function M.run(engine, steps, how)
       update:sum()
       update:scale(1 / result.weight)
       step.gnorm = update:norm()
-      for _, slot in ipairs(s == 1 and optimizer.slots or {}) do
-        local gradient = engine:grad(slot.name)
-        if gradient then out.gradients[slot.name] = gradient:detach():clone() end
+      for _, parameter in ipairs(s == 1 and engine.parameters or {}) do
+        local name = parameter.name
+        local gradient = parameter.requires_grad and engine:grad(name)
+        if gradient then out.gradients[name] = gradient:detach():clone() end
       end
       update:clip(step.gnorm, how.clip_gnorm or 0)
       update:update(optimizer.lr)
@@ -107,7 +113,7 @@ function M.compare(got, want, part)
       if norm(b) <= 1e-10 * all then
         row('gradient', name, all > 0 and norm(a) / all or norm(a), true)
       else
-        row('gradient', name, relative(a, part(name, b), b))
+        row('gradient', name, relative(a, got.like_gradient(name, part(name, b)), b))
       end
     end
     -- Where the gradient is rounding noise, Adam makes steps of some size of it.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "support/operators.h"
 #include "support/rank.h"
@@ -139,24 +140,84 @@ class World {
       for (size_t i = 0; i < p.parameters.size(); ++i) {
         const int id = p.parameters[i];
         const Share& share = p.shares.at(i);
-        Array sum = Array::filled(p.slot(id).type.shape, 0, p.slot(id).type.dtype);
-        for (int other :
-             share.reduce.empty() ? std::vector<int>{static_cast<int>(r)} : share.reduce)
+        Array sum = Array::filled(gradient_type(p.slot(id)).shape, 0, p.slot(id).type.dtype);
+        for (int other : addends(share, p.slot(id).name, static_cast<int>(r)))
           if (const Array* theirs = gradient(other, p.slot(id).name)) add_into(sum, *theirs);
+        if (share.scatter) {
+          const Range own = part_on(share, static_cast<int>(r));
+          sum = copy(slice(sum, static_cast<size_t>(share.dim), own.start, own.stop));
+        }
         sums[r][id] = sum;
       }
       for (const GradientSet& set : p.sets) {
-        if (set.ranks.empty() || set.parameters.empty() || set.late) continue;
-        int64_t elements = 0;
-        for (int id : set.parameters) elements += numel(p.slot(id).type.shape);
+        if (set.parameters.empty()) continue;
+        const int64_t width = size_of(p.slot(set.parameters[0]).type.dtype);
+        // Shards travel in pieces as long as the longest.
+        const auto n = static_cast<int64_t>(set.over.size());
+        int64_t longest = 0, elements = 0;
+        for (int other : set.zero < plan::Zero::weights ? set.over : std::vector<int>{}) {
+          int64_t theirs = 0;
+          for (int id : set.parameters) {
+            const Share& share = share_of(static_cast<int>(r), p.slot(id).name);
+            const Shape& shape = p.slot(id).type.shape;
+            theirs += numel(shape) / shape[static_cast<size_t>(share.dim)] *
+                      part_on(share, other).length();
+          }
+          longest = std::max(longest, theirs);
+        }
+        if (n > 0 && set.zero < plan::Zero::weights)
+          ranks_[r].count_step("all_gather", set.over.size(), (n - 1) * longest * width);
+        if (set.late) continue;
+        if (set.scatter)
+          ranks_[r].count_step("reduce_scatter", set.over.size(), (n - 1) * longest * width);
+        if (set.ranks.empty()) continue;
+        for (int id : set.parameters) elements += numel(gradient_type(p.slot(id)).shape);
+        if (set.scatter) elements = longest;
         const auto at = std::find(set.ranks.begin(), set.ranks.end(), static_cast<int>(r));
-        ranks_[r].count_step(set.ranks.size(),
+        ranks_[r].count_step("all_reduce", set.ranks.size(),
                              all_reduce_sends(elements, static_cast<int64_t>(set.ranks.size()),
                                               at - set.ranks.begin()) *
-                                 size_of(p.slot(set.parameters[0]).type.dtype));
+                                 width);
       }
     }
     for (size_t r = 0; r < ranks_.size(); ++r) ranks_[r].gradients = std::move(sums[r]);
+  }
+  // What a rank keeps of a gradient along the dimension that is cut.
+  static Range part_on(const Share& share, int number) {
+    const auto at = std::find(share.over.begin(), share.over.end(), number);
+    return share.part(static_cast<int>(at - share.over.begin()));
+  }
+  // The ranks whose gradients are addends of what the rank keeps.
+  std::set<int> addends(const Share& share, const std::string& name, int number) {
+    std::set<int> out(share.reduce.begin(), share.reduce.end());
+    out.insert(number);
+    if (!share.scatter) return out;
+    const std::set<int> across = out;
+    for (int other : across) {
+      const Share& theirs = share_of(other, name);
+      out.insert(theirs.over.begin(), theirs.over.end());
+    }
+    return out;
+  }
+  const Share& share_of(int number, const std::string& name) {
+    const Program& p = rank(number).program();
+    for (size_t i = 0; i < p.parameters.size(); ++i)
+      if (p.slot(p.parameters[i]).name == name) return p.shares.at(i);
+    broken("rank {} does not hold {}", number, name);
+  }
+  // The part of the whole that a rank's gradient is.
+  std::vector<Range> box_of(const Program& p, int id) {
+    const Slot& slot = p.slot(id);
+    std::vector<Range> box = slot.box;
+    if (box.empty())
+      for (int64_t length : slot.type.shape) box.push_back({0, length});
+    if (p.shares.empty()) return box;
+    const Share& share = share_of(p.rank, slot.name);
+    if (!share.scatter && share.zero != plan::Zero::gradients) return box;
+    const Range own = part_on(share, p.rank);
+    Range& cut = box[static_cast<size_t>(share.dim)];
+    cut = {cut.start + own.start, cut.start + own.stop};
+    return box;
   }
   const Array* gradient(int number, const std::string& name) {
     Rank& one = rank(number);
@@ -169,11 +230,12 @@ class World {
   }
 
   // Writes a rank's part into the whole; parts that several hold must be alike.
-  static void join(Tensors& wholes, Tensors& seen, const Slot& slot, const Array& part) {
+  static void join(Tensors& wholes, Tensors& seen, const Slot& slot, const std::vector<Range>& box,
+                   const Array& part) {
     const Shape& shape = slot.box.empty() ? slot.type.shape : slot.whole;
     const auto [whole, fresh] = wholes.try_emplace(slot.name, Array::filled(shape, NAN));
     seen.try_emplace(slot.name, Array::filled(shape));
-    const Array into = slot.box.empty() ? whole->second : view_of(whole->second, slot.box);
+    const Array into = box.empty() ? whole->second : view_of(whole->second, box);
     each(part.shape, [&](const Index& i) {
       const double before = into.at(i), now = part.at(i);
       if (!std::isnan(before) && std::abs(before - now) > 1e-10 * std::max(1.0, std::abs(now)))
@@ -200,9 +262,10 @@ class World {
       for (auto& [k, named] : one.results)
         out.results[static_cast<size_t>(k * units + unit)].push_back(std::move(named));
       for (const auto& [id, g] : one.gradients)
-        join(out.gradients, seen, one.program().slot(id), g);
+        join(out.gradients, seen, one.program().slot(id), box_of(one.program(), id), g);
       for (int id : one.program().buffers)
-        join(out.buffers, seen, one.program().slot(id), content(one, id, units));
+        join(out.buffers, seen, one.program().slot(id), one.program().slot(id).box,
+             content(one, id, units));
       out.ranks.push_back(std::move(one.measured));
     }
     return out;

@@ -69,8 +69,8 @@ void Rank::count(const std::string& op, size_t ranks, int64_t elements, DType dt
   ++measured.calls[key];
 }
 
-void Rank::count_step(size_t ranks, int64_t bytes) {
-  const std::string key = fmt::format("step all_reduce {}", ranks);
+void Rank::count_step(const std::string& op, size_t ranks, int64_t bytes) {
+  const std::string key = fmt::format("step {} {}", op, ranks);
   measured.sent[key] += bytes;
   ++measured.calls[key];
 }

@@ -44,7 +44,7 @@ class Rank {
   // The result of a collective that all members made together.
   void complete(Array result);
   void count(const std::string& op, size_t ranks, int64_t elements, DType dtype);
-  void count_step(size_t ranks, int64_t bytes);
+  void count_step(const std::string& op, size_t ranks, int64_t bytes);
 
   std::map<int, Array> gradients;                    // by parameter slot
   std::map<int, std::map<int, Array>> new_contents;  // of buffers: slot, micro-batch
