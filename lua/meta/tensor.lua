@@ -207,6 +207,12 @@ function C.set_random(counters) end
 ---@return { seed: integer, step: integer, micro: integer }
 function C.get_random() end
 
+--- Runs `work` with draws of its own: counters and counts of calls are as before afterwards.
+---@generic T
+---@param work fun(): T
+---@return T
+function C.apart(work) end
+
 --- Which LibTorch this is.
 ---@return { version: string, folder: string, cpu_capability: string, config: string }
 function C.build_info() end

@@ -16,6 +16,20 @@ Job.__index = Job
 -- What a job knows beside its keys.
 local hidden = setmetatable({}, { __mode = 'k' })
 
+-- Functions that a configuration names, each in the table that holds it.
+local functions = { { 'forward_args' }, { 'dummy_sample_gen_fn' }, { 'init_env_fn' },
+  { 'optimizer', 'aggregate_outputs_fn' } }
+
+local function resolve_functions(job)
+  for _, path in ipairs(functions) do
+    local at, name = job, path[#path]
+    if #path > 1 then at = job[path[1]] end
+    if type(at) == 'table' and type(at[name]) == 'string' then
+      at[name] = resolve({ key = table.concat(path, '.'), expects = 'a function' }, at[name])
+    end
+  end
+end
+
 local function finish(source, overrides, declared, all)
   local names = {}
   for _, p in ipairs(declared or {}) do names[#names + 1] = p.name end
@@ -26,9 +40,7 @@ local function finish(source, overrides, declared, all)
   for _, name in ipairs(first) do
     resolve({ key = 'init_module', expects = 'anything' }, name)
   end
-  if type(job.forward_args) == 'string' then
-    job.forward_args = resolve({ key = 'forward_args', expects = 'a function' }, job.forward_args)
-  end
+  resolve_functions(job)
   hidden[job] = { file = source.file, text = text, parameters = declared or {},
     overrides = all or overrides }
   return job

@@ -12,13 +12,14 @@ local M = {}
 ---@field pas_config table keys of the policy
 ---@field plan_ngpus integer devices of a plan
 ---@field runtime_ngpus integer ranks
----@field whole boolean no operator is cut, and none is recomputed
+---@field whole boolean no operator is cut
 ---@field micro_batches integer of a scale unit, a step
 ---@field settings string what programs depend on, in one line, as their files keep it
 ---@field folder string of generated programs; '' keeps none
 ---@field reuse string as gen_reuse of a job
 ---@field strategy string as broadcast_strategy of a job
 ---@field name? string of the programs' folder; by default that of the source
+---@field instance_name? string put behind the name
 ---@field optimizer? table of the job: what it keeps counts in plans that are searched
 ---@field hardware? string that plans are searched for, as `nnscaler plan --hardware` names it
 ---@field embedded boolean whether the model is a module inside a hand-written one
@@ -51,7 +52,7 @@ local required = { zero = 'table', policy = true, pas_config = 'table', plan_ngp
   runtime_ngpus = 'number', whole = 'boolean', micro_batches = 'number', settings = 'string',
   folder = 'string', reuse = 'string', strategy = 'string', embedded = 'boolean',
   device = 'string', seed = 'number', hooked = 'boolean' }
-local optional = { name = 'string', optimizer = true, hardware = 'string',
+local optional = { name = 'string', instance_name = 'string', optimizer = true, hardware = 'string',
   bucket_cap_mb = 'number', forward_args = true,
   max_programs = 'number' }
 
@@ -102,13 +103,10 @@ end
 ---@param policy string|function|nil
 ---@param config { plan_ngpus?: integer, runtime_ngpus?: integer }
 ---@param size integer ranks, where the configuration says nothing
----@param pas_config? table
----@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is
----  cut, and none is recomputed
-function M.sizes(policy, config, size, pas_config)
-  local uncut = policy == nil or policy == 'dp' or policy == 'fsdp'
-  local whole = uncut and not (pas_config or {}).recompute_modules
-  local plan_ngpus = config.plan_ngpus or (uncut and 1) or policies.devices(policy) or size
+---@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is cut
+function M.sizes(policy, config, size)
+  local whole = policy == nil or policy == 'dp' or policy == 'fsdp'
+  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(policy) or size
   local runtime_ngpus = config.runtime_ngpus or size
   if runtime_ngpus % plan_ngpus ~= 0 then
     fail('usage', 'runtime.ranks', config.runtime_ngpus
@@ -138,15 +136,15 @@ end
 function M.of(job, size)
   if getmetatable(job) == Options then return job end
   local config = job.compute_config or {}
-  local sizes = M.sizes(job.pas_policy, config, size, job.pas_config)
+  local sizes = M.sizes(job.pas_policy, config, size)
   return M.new {
     policy = job.pas_policy or 'dp', pas_config = job.pas_config, plan_ngpus = sizes.plan_ngpus,
     runtime_ngpus = sizes.runtime_ngpus, whole = sizes.whole, micro_batches = job.micro_batches,
     settings = M.settings(job, sizes), folder = job.gen_savedir, reuse = job.gen_reuse,
     strategy = job.broadcast_strategy, device = job.device, seed = job.seed,
     bucket_cap_mb = config.reducer_bucket_cap_mb, forward_args = job.forward_args,
-    zero = M.zero(config),
-    hooked = job.hook ~= nil, max_programs = job.max_programs, optimizer = job.optimizer,
+    zero = M.zero(config), instance_name = job.instance_name, hooked = job.hook ~= nil,
+    max_programs = job.max_programs, optimizer = job.optimizer,
   }
 end
 

@@ -41,7 +41,8 @@ end
 function Pipeline:place(mode)
   local o = self.options
   return { folder = o.folder, reuse = o.reuse, mode = mode, settings = o.settings,
-    model = o.name or self.source.name, first = not self.written[mode], rank = self.rank }
+    model = (o.name or self.source.name) .. (o.instance_name and '.' .. o.instance_name or ''),
+    first = not self.written[mode], rank = self.rank }
 end
 
 local function mode_of(graph) return graph:training() and 'training' or 'evaluation' end

@@ -1,7 +1,7 @@
 // Makes items ahead of their use on a thread of its own. Items are numbered; while they are asked
 // for in steps of `stride`, the next `depth` lie ready; any other number drops them and starts
-// anew. What `make` throws is thrown by the `get` of that number. Pure C++: `make` must not touch
-// Lua.
+// anew. What `make` throws is thrown by the `get` of that number. `make` must not touch the Lua
+// state of who asks; it may have its own.
 #pragma once
 
 #include <condition_variable>

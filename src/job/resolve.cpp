@@ -237,7 +237,52 @@ class Resolver {
     return v;
   }
 
+  // Keys of other systems that mean nothing here: what they say has to be what is the case anyway.
+  void neutral() const {
+    struct Neutral {
+      const char* path;
+      Value value;
+      const char* reason;
+    };
+    const Neutral list[] = {
+        {"compute_config.use_end2end", Value::of_boolean(true, {}),
+         "a job trains the whole model; model.parallel_modules makes parts of it parallel"},
+        {"compute_config.inference_only", Value::of_boolean(false, {}),
+         "a job trains; nnscaler.parallelize makes modules without backward"},
+        {"compute_config.constant_folding", Value::of_boolean(false, {}),
+         "numbers of Lua are constants of the program already, and tensors never are"},
+        {"compute_config.trace_strategy", Value::of_text("cuda_run_cpu_offload", {}),
+         "tracing runs no operator, so it has no strategy"},
+    };
+    for (const Neutral& n : list) {
+      const Value* given = at(n.path);
+      if (given == nullptr || describe(*given) == describe(n.value)) continue;
+      throw Error(
+          ErrorKind::usage,
+          fmt::format("[job.neutral] {}: '{}' is {}; only {} is taken: {}", to_string(given->mark),
+                      n.path, describe(*given), describe(n.value), n.reason),
+          "leave it out");
+    }
+  }
+
+  // Two names of one thing have to say the same.
+  void weights_of() {
+    const Value* other = at("tracing_from_weights");
+    if (other == nullptr) return;
+    const Value* init = at("checkpoint.init_from");
+    if (init != nullptr && init->text != other->text)
+      throw Error(ErrorKind::usage,
+                  fmt::format("[job.weights] {}: tracing_from_weights is '{}', "
+                              "checkpoint.init_from is '{}'; expected one of them",
+                              to_string(other->mark), other->text, init->text),
+                  "both name the weights that training starts with");
+    const Value weights = *other;
+    root_.field("checkpoint").field("init_from") = weights;
+  }
+
   void rules() {
+    neutral();
+    weights_of();
     if (at("max_epochs") == nullptr && at("max_train_steps") == nullptr)
       throw Error(ErrorKind::usage,
                   fmt::format("[job.end] {}: the job has no end", to_string(root_.mark)),

@@ -161,6 +161,22 @@ int get_random(lua_State* L) {  // → { seed, step, micro }
   }
   return 1;
 }
+int apart(lua_State* L) {  // (work) → what it returns
+  struct Counters {
+    Scope& scope;
+    RandomContext random;
+    std::unordered_map<std::string, int> ordinals;
+    ~Counters() {
+      scope.random = random;
+      scope.set_ordinals(std::move(ordinals));
+    }
+  };
+  Scope& scope = scope_of(L);
+  const Counters before{scope, scope.random, scope.reset_ordinals()};
+  lua_pushvalue(L, 1);
+  script::State::call(L, 0, 1);
+  return 1;
+}
 
 }  // namespace
 
@@ -183,7 +199,8 @@ void add_modes(lua_State* L) {
                             {"reset_ordinals", guard<reset_ordinals>},
                             {"next_ordinal", guard<next_ordinal>},
                             {"set_random", guard<set_random>},
-                            {"get_random", guard<get_random>}});
+                            {"get_random", guard<get_random>},
+                            {"apart", guard<apart>}});
 }
 
 }  // namespace nns::tensor

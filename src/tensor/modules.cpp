@@ -11,4 +11,5 @@ extern "C" void nns_register_torch(lua_State* L) {
   nns::tokenizer::open(L);
   nns::data::open(L);
   nns::data::open_prepare(L);
+  nns::data::open_workers(L);
 }

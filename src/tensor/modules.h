@@ -25,6 +25,7 @@ void open(lua_State* L);  // nnscaler._C.tokenizer
 namespace nns::data {
 void open(lua_State* L);          // nnscaler._C.data
 void open_prepare(lua_State* L);  // nnscaler._C.prepare
+void open_workers(lua_State* L);  // nnscaler._C.workers
 }  // namespace nns::data
 
 extern "C" void nns_register_torch(lua_State* L);

@@ -25,6 +25,17 @@ describe('batch sizes', function()
   end)
 end)
 
+-- Calls `f` with the micro-batches of each step; returns how many steps there were.
+local function visit(span, f)
+  local at = batches.start()
+  while at.step < span.total_steps do
+    f(span:micro_batches(at))
+    span:advance(at)
+    if span:epoch_ended(at) then span:next_epoch(at) end
+  end
+  return at.step
+end
+
 describe('the span of a run', function()
   it('ends at the smaller of epochs and steps', function()
     local span = batches.span({ max_epochs = 3 }, 10, 4)
@@ -41,13 +52,45 @@ describe('the span of a run', function()
 
   it('visits every micro-batch of an epoch once, the last step takes what is left', function()
     local span, seen = batches.span({ max_epochs = 2 }, 10, 4), {}
-    for step = 0, span.total_steps - 1 do
-      local first, count = batches.micro_batches(span, batches.position(span, step))
+    visit(span, function(first, count)
       for k = 0, count - 1 do seen[#seen + 1] = first + k end
-    end
+    end)
     local expected = {}
     for i = 0, 19 do expected[i + 1] = i end
     assert.same(expected, seen)
+  end)
+
+  it('has steps of other sizes from some step on', function()
+    local job = { max_epochs = 3, micro_batch_size = 2, global_batch_schedule = {
+      { after_steps = 2, global_batch_size = 8 }, { after_steps = 5, global_batch_size = 12 } } }
+    local span = batches.span(job, 10, 2, batches.schedule(job, 2))
+    local sizes = {}
+    assert.equal(span.total_steps, visit(span, function(_, count) sizes[#sizes + 1] = count end))
+    assert.same({ 2, 2, 4, 2, 4, 6, 6, 4 }, sizes)
+    assert.equal(4, span.steps_per_epoch)
+    -- From any position on, the end is found as if the run had gone there.
+    local at, ends = batches.start(), span.total_steps
+    for _ = 1, 5 do
+      span:advance(at)
+      if span:epoch_ended(at) then span:next_epoch(at) end
+      span:find_end(at)
+      assert.equal(ends, span.total_steps)
+    end
+  end)
+
+  it('refuses a schedule of sizes that cannot be', function()
+    local function said(schedule)
+      return message(batches.schedule, { micro_batch_size = 2,
+        global_batch_schedule = schedule }, 2)
+    end
+    assert.matches('%[1%].global_batch_size 6 is not a multiple of micro_batch_size 2 × scale '
+      .. 'units 2 = 4', said { { after_steps = 0, global_batch_size = 6 } })
+    assert.matches('%[2%].after_steps is 3; expected an integer above 3', said {
+      { after_steps = 3, global_batch_size = 8 }, { after_steps = 3, global_batch_size = 4 } })
+    assert.matches("%[1%] has the key 'step'; expected after_steps and global_batch_size",
+      said { { step = 3, global_batch_size = 8 } })
+    assert.matches('%[1%].global_batch_size is nil; expected an integer of at least 1',
+      said { { after_steps = 3 } })
   end)
 
   it('refuses what has no end', function()

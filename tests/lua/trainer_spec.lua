@@ -227,10 +227,50 @@ describe('a resumed run', function()
     local t = runs.trainer(job { checkpoint = { save_dir = folder, resume_from = folder .. '/x' } })
     assert.matches('there is no checkpoint', message(t.run, t))
     runs.trainer(job { max_train_steps = 2, checkpoint = { save_dir = folder } }):run()
-    t = runs.trainer(job { grad_accumulation_steps = 3,
-      checkpoint = { save_dir = folder, resume_from = 'last' } })
-    assert.matches('written with micro_batches_per_step = 2, this job has 3',
-      message(t.run, t))
+    local resumed = { save_dir = folder, resume_from = 'last' }
+    t = runs.trainer(job { dataset = function() return { train = samples(31) } end,
+      checkpoint = resumed })
+    assert.matches('written with 24 samples in an epoch, this job has 32', message(t.run, t))
+    t = runs.trainer(job { micro_batch_size = 3, checkpoint = resumed })
+    local said = message(t.run, t)
+    assert.matches('written 8 samples into an epoch, in the middle of a micro%-batch of '
+      .. 'micro_batch_size = 3', said)
+  end)
+
+  it('goes on with other batches where it was, every sample once and in the same order', function()
+    local ids
+    local function collect(trainer)
+      local first, count = trainer.span:micro_batches(trainer)
+      for k = first, first + count - 1 do
+        for _, id in ipairs(trainer.train_loader:ids(k)) do ids[#ids + 1] = id end
+      end
+    end
+    local function train(micro, steps, changes)
+      ids = {}
+      changes.micro_batch_size, changes.grad_accumulation_steps = micro, steps
+      changes.hook, changes.val_every_n_train_steps = { on_train_step_start = collect }, 1000
+      changes.max_epochs, changes.max_train_steps = 3, 1000
+      changes.dataset = function() return { train = samples(24) } end
+      changes.lr_scheduler = { type = 'linear' }
+      local t = runs.trainer(job(changes))
+      t:run()
+      return t, ids
+    end
+    local _, whole = train(2, 2, {})
+    local saving = { save_dir = folder, resume_from = 'last' }
+    local _, first = train(2, 2, { stop_after_steps = 2, checkpoint = { save_dir = folder } })
+    local t, second = train(4, 1, { stop_after_steps = 7, checkpoint = saving })
+    assert.equal(18, t.horizon)
+    local last, third = train(1, 6, { checkpoint = saving })
+    for _, more in ipairs { second, third } do
+      for _, id in ipairs(more) do first[#first + 1] = id end
+    end
+    assert.same(whole, first)
+    -- Steps are larger from step 7 on: 20 + 24 samples in steps of 6, within the old horizon.
+    assert.equal(15, last.step)
+    assert.equal(18, last.horizon)
+    assert.matches('The run ends after 15 steps; the learning rate keeps its horizon of 18.',
+      table.concat(last.lines, '\n'))
   end)
 
   it('warns of another seed', function()

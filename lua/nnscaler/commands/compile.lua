@@ -18,6 +18,7 @@ local M = {}
 ---@field job string path
 ---@field changes string[]
 ---@field rank? integer
+---@field ranks? integer how many there are, where the job does not say it
 ---@field report? boolean
 ---@field log_level? string
 
@@ -44,7 +45,7 @@ function M.run(opts)
     fail('usage', 'compile.eager', 'eager=true runs without a generated program', 'leave it out')
   end
   local config = job.compute_config or {}
-  local world = options.of(job, config.runtime_ngpus or config.plan_ngpus or 1)
+  local world = options.of(job, config.runtime_ngpus or opts.ranks or config.plan_ngpus or 1)
   if ranks.world_size() > 1 then
     fail('usage', 'compile.ranks', ('compile writes the programs of all ranks in one process; '
       .. 'this is one of %d'):format(ranks.world_size()), 'start it without a launcher')
@@ -59,7 +60,7 @@ function M.run(opts)
   local names = {}
   for i, entry in ipairs(line.source:named_parameters()) do names[i] = entry.name end
   local tell = report.new(world.micro_batches, job.optimizer, names)
-  write(line, job, t.train_loader:get(0), true, opts.rank, tell)
+  write(line, job, setup.first_sample(t), true, opts.rank, tell)
   if t.val_loader then write(line, job, t.val_loader:get(0), false, opts.rank, tell) end
   tell:log()
   if opts.report then tell:print() end

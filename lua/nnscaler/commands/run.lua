@@ -71,6 +71,7 @@ function M.run(opts)
     return 0
   end
   ranks.expect(nil)
+  if loaded.run_mode == 'compile' then return require('nnscaler.commands.compile').run(opts) end
   if count == 1 then
     require('nnscaler.trainer').new(loaded):run()
     ranks.finish()

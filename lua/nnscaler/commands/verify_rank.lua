@@ -12,10 +12,11 @@ local trial = require 'nnscaler.verify.trial'
 
 -- Micro-batches of each step: those of one unit of several.
 local function samples(t, count, unit, units)
-  local steps = {}
+  local steps, at = {}, batches.start()
   for s = 1, count do
-    local epoch, index = batches.position(t.span, s - 1)
-    local first, n = batches.micro_batches(t.span, epoch, index)
+    local first, n = t.span:micro_batches(at)
+    t.span:advance(at)
+    if t.span:epoch_ended(at) then t.span:next_epoch(at) end
     steps[s] = {}
     for k = unit, n - 1, units do table.insert(steps[s], t.train_loader:get(first + k)) end
   end

@@ -5,6 +5,8 @@
 ---
 --- A data set is either an object with `training_loader(options)` (and `validation_loader`), as the
 --- ones here are, or any object with `len()` and `get(i)` (i from 0).
+local sorted = require 'nnscaler.sorted'
+
 local parts = {
   characters = 'nnscaler.data.characters', tokens = 'nnscaler.data.tokens',
   loader = 'nnscaler.data.loader', sampler = 'nnscaler.data.sampler',
@@ -24,9 +26,21 @@ local M = {}
 ---@field seed? integer
 ---@field shuffle? boolean default true
 ---@field drop_last? boolean default true
----@field prefetch? integer micro-batches made ahead on a thread; default 2
+---@field prefetch? integer micro-batches made ahead on a thread; default 2, or 2 a worker
+---@field num_workers? integer Lua states of their own that make the samples of a data set with len
+---  and get; default 0: the main thread does
+---@field sampler? table in place of seed and shuffle: index(epoch, position, size)
+---@field collate_fn? fun(samples: any[]): any in place of nnscaler.data.collate
 ---@field replicas? integer scale units U: this one asks for numbers n with n mod U = rank
 ---@field rank? integer
+
+-- Options with some of them set.
+local function with(options, set)
+  local out = {}
+  for key, value in sorted.sorted_pairs(options) do out[key] = value end
+  for key, value in sorted.sorted_pairs(set) do out[key] = value end
+  return out
+end
 
 local function has(object, method)
   local kind = type(object)
@@ -40,11 +54,13 @@ end
 function M.training_loader(dataset, options)
   if has(dataset, 'training_loader') then return dataset:training_loader(options) end
   if has(dataset, 'get') and has(dataset, 'ids') then return dataset end
-  return M.loader {
-    dataset = dataset, batch = options.batch, seed = options.seed, drop_last = options.drop_last,
-    shuffle = options.shuffle ~= false, replicas = options.replicas, rank = options.rank,
-  }
+  return M.loader(with(options, { dataset = dataset, shuffle = options.shuffle ~= false }))
 end
+
+--- Whether a data set holds validation data beside its training data.
+---@param dataset any
+---@return boolean
+function M.has_validation(dataset) return has(dataset, 'validation_loader') end
 
 --- Returns a loader of one fixed pass over the validation data that a data set holds beside its
 --- training data; nil when it holds none. For a data set of validation samples alone (len and get)
@@ -67,8 +83,8 @@ function M.pass(dataset, options)
     if loader then return loader end
   end
   if has(dataset, 'get') and has(dataset, 'ids') then return dataset end
-  return M.loader { dataset = dataset, batch = options.batch, drop_last = false, shuffle = false,
-    replicas = options.replicas, rank = options.rank }
+  return M.loader(with(options, { dataset = dataset, drop_last = options.drop_last or false,
+    shuffle = options.shuffle or false }))
 end
 
 local function default_text()

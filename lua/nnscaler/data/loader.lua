@@ -1,7 +1,11 @@
---- A loader over any Lua object with `len()` and `get(i)`; runs on the main thread.
+--- A loader over any Lua object with `len()` and `get(i)`: on the main thread, or on worker threads
+--- that each make the data set again in a Lua state of their own. What `get(i)` draws, by
+--- math.random or by tensors, depends on seed, epoch and i alone, so both give the same bits.
 local collate = require 'nnscaler.data.collate'
+local draws = require 'nnscaler.data.draws'
 local fail = require 'nnscaler.fail'
 local make_sampler = require 'nnscaler.data.sampler'
+local workers = require 'nnscaler.data.workers'
 
 ---@class nnscaler.data.Loader: nnscaler.Loader
 local Loader = {}
@@ -32,9 +36,21 @@ function Loader:get(n)
     fail('data', 'data.loader', ('micro-batch %d belongs to replica %d; this is replica %d of %d')
       :format(n, n % self.replicas, self.rank, self.replicas))
   end
-  local samples = self:ids(n)
-  for i, index in ipairs(samples) do samples[i] = self.dataset:get(index) end
-  return self.collate(samples)
+  if self.workers then return self.workers:get(n) end
+  return self:make(n)
+end
+
+-- Micro-batch n, made here.
+function Loader:make(n)
+  local epoch = math.floor(n / self.per_epoch)
+  return draws.during(function(seed_for)
+    local samples = self:ids(n)
+    for i, index in ipairs(samples) do
+      seed_for(self.seed, epoch, index)
+      samples[i] = self.dataset:get(index)
+    end
+    return self.collate(samples)
+  end)
 end
 
 ---@class nnscaler.data.LoaderOptions
@@ -46,11 +62,15 @@ end
 ---@field sampler? nnscaler.data.Sampler in place of seed, replicas and rank; any object with
 ---  index(epoch, position, size)
 ---@field seed? integer
+---@field num_workers? integer worker threads; default 0
+---@field prefetch? integer micro-batches that each worker makes ahead; default 2
+---@field worker? { module: string, argument: string } how a worker makes this loader again
 ---@field replicas? integer
 ---@field rank? integer
 
 local known = { dataset = true, batch = true, shuffle = true, drop_last = true, collate = true,
-  sampler = true, seed = true, replicas = true, rank = true }
+  sampler = true, seed = true, replicas = true, rank = true, collate_fn = true,
+  num_workers = true, prefetch = true, worker = true }
 
 --- Returns a loader.
 ---@param options nnscaler.data.LoaderOptions
@@ -86,9 +106,12 @@ return function(options)
       batch),
       'take a smaller batch, or drop_last = false')
   end
-  return setmetatable({
-    dataset = dataset, batch = batch, size = size, sampler = sampler, per_epoch = per_epoch,
-    collate = options.collate or collate, replicas = sampler.replicas or 1,
+  local made = setmetatable({
+    dataset = dataset, batch = batch, seed = options.seed or 0, size = size,
+    sampler = sampler, per_epoch = per_epoch,
+    collate = options.collate_fn or options.collate or collate, replicas = sampler.replicas or 1,
     rank = sampler.rank or 0,
   }, Loader)
+  made.workers = workers.of(options, made.replicas)
+  return made
 end

@@ -34,7 +34,17 @@ function Loader:ids(n) return self.windows:starts(n) end
 ---@field sampling 'random'|'epoch'
 local Sequence = {}
 
+local loader_options = { batch = true, seed = true, shuffle = true, drop_last = true,
+  prefetch = true, replicas = true, rank = true }
+
 local function loader(self, handle, part, options)
+  for _, key in ipairs(sorted.sorted_keys(options)) do
+    if not loader_options[key] then
+      fail('usage', 'data.windows', ("option '%s' of a loader of windows; expected %s"):format(key,
+        table.concat(sorted.sorted_keys(loader_options), ', ')),
+        'windows of a text have an order of their own, and are made ahead on a thread')
+    end
+  end
   local windows = C.windows(handle, {
     begin = part.begin, stop = part.stop, order = part.order, block = self.block,
     batch = options.batch, seed = options.seed, drop_last = options.drop_last,
@@ -62,7 +72,9 @@ function Sequence:validation_loader(options)
   if self.validation_tokens == 0 then return nil end
   return loader(self, self.validation_handle, {
     begin = first, stop = first + self.validation_tokens, order = 'pass',
-  }, { batch = options.batch, prefetch = options.prefetch, replicas = options.replicas })
+  }, { batch = options.batch, prefetch = options.prefetch, replicas = options.replicas,
+    sampler = options.sampler, collate_fn = options.collate_fn,
+    num_workers = options.num_workers })
 end
 
 local known = { block = true, validation = true, sampling = true, vocab = true,

@@ -128,7 +128,7 @@ local function options_of(module, policy, config, opts)
       .. 'compute_config.runtime_ngpus; expected the number of ranks')
   end
   local pas_config = config.pas_config or {}
-  local sizes = options.sizes(policy, config, size, pas_config)
+  local sizes = options.sizes(policy, config, size)
   return options.new {
     policy = policy, pas_config = pas_config, plan_ngpus = sizes.plan_ngpus,
     runtime_ngpus = sizes.runtime_ngpus, whole = sizes.whole,
@@ -138,7 +138,7 @@ local function options_of(module, policy, config, opts)
     folder = opts.gen_savedir or './.nnscaler', reuse = opts.reuse or 'match',
     -- Weights have no values yet where programs are sent.
     strategy = opts.broadcast_strategy ~= 'all' and opts.broadcast_strategy or 'code',
-    name = module.class_name .. (opts.instance_name and '.' .. opts.instance_name or ''),
+    name = module.class_name, instance_name = opts.instance_name,
     embedded = not config.use_end2end, zero = options.zero(config),
   }
 end

@@ -4,7 +4,7 @@ local base = require 'nnscaler._C.base'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local groups = require 'nnscaler.runtime.groups'
-local nested = require 'nnscaler.runtime.nested'
+local nested = require 'nnscaler.nested'
 local sorted = require 'nnscaler.sorted'
 local tensor = require 'nnscaler.tensor'
 

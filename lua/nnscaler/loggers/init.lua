@@ -16,7 +16,8 @@ function M.new(list)
   local loggers = {}
   for i, item in ipairs(list or {}) do
     local what = {
-      key = ('log[%d].type'):format(i), prefix = 'nnscaler.loggers.', builtin = { 'csv', 'jsonl' },
+      key = ('log[%d].type'):format(i), prefix = 'nnscaler.loggers.',
+      builtin = { 'csv', 'jsonl', 'tensorboard' },
       expects = 'a function (args) that returns a logger',
     }
     local logger = item

@@ -6,7 +6,7 @@ local sorted = require 'nnscaler.sorted'
 local M = {}
 
 local kOrder = { 'step', 'epoch', 'train_loss', 'gnorm', 'lr', 'tokens', 'tokens_per_s', 'step_s',
-  'train_wall', 'rss_bytes', 'val_loss', 'val_wall' }
+  'train_wall', 'mfu', 'rss_bytes', 'val_loss', 'val_wall', 'test_loss', 'test_wall' }
 
 local rank = {}
 for i, key in ipairs(kOrder) do rank[key] = i end

@@ -81,23 +81,27 @@ end
 
 --- Forward and backward of the micro-batches of one step, in their order.
 ---@param samples any[]
----@param context { step: integer }
----@return { loss: number, weight: number, losses: number[], outputs: any[] }
+---@param context { step: integer, unweighted?: boolean } unweighted: each loss counts once in the
+---  gradients, whatever its weight
+---@return { loss: number, weight: number, sum: number, count: integer, losses: number[],
+---  outputs: any[] }
 function Engine:train_step(samples, context)
   self.model:train()
-  local total, weight, losses, outputs = 0, 0, {}, {}
+  local total, weight, sum, count, losses, outputs = 0, 0, 0, 0, {}, {}
   for k, sample in ipairs(samples) do
     local results, n = self:forward(sample, context.step, k - 1)
     local loss = results[1]
     losses[k], outputs[k] = loss:item(), { select(2, unpack(results)) }
     if n > 0 then -- an empty micro-batch may have the loss 0/0: it counts for nothing
-      if loss.requires_grad then loss:backward(loss:new_full(loss.shape, n)) end
+      local seed = context.unweighted and 1 or n
+      if loss.requires_grad then loss:backward(loss:new_full(loss.shape, seed)) end
       total, weight = total + n * losses[k], weight + n
+      sum, count = sum + losses[k], count + 1
     end
   end
   self:sweep()
-  return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
-    outputs = outputs }
+  return { loss = weight > 0 and total / weight or 0, weight = weight, sum = sum, count = count,
+    losses = losses, outputs = outputs }
 end
 
 -- Collects what the forward passes left when it has become much. Lua would do so after as many

@@ -1,6 +1,7 @@
 --- The API of generated programs: operators by name, release of tensors, gradients. Generated files
 --- use nothing else, and the user who edits one needs nothing else.
 local C = require 'nnscaler._C.runtime'
+local profile = require 'nnscaler.runtime.profile'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local tensor = require 'nnscaler._C.tensor'
 
@@ -29,20 +30,38 @@ function M.start_sums(ctx, k) ctx.states:start(k) end
 ---@return integer[]
 function M.group(ranks) return ranks end
 
+local measured = false
+
+-- What times functions of a namespace, in runs that ask for it.
+local function kind_of(namespace)
+  if not profile.enabled then return function(_, f) return f end end
+  if not measured then -- a program takes these from here after its operators
+    measured = true
+    for _, name in ipairs { 'accumulate', 'accumulate_copy', 'vjp' } do
+      M[name] = profile.timed('compute', name, M[name])
+    end
+  end
+  local kind = namespace == 'comm' and 'communication' or 'compute'
+  return function(name, f) return profile.timed(kind, name, f) end
+end
+
 --- Functions of a namespace under the names that a program calls them by.
 ---@param namespace string 'aten', 'nnscaler', 'comm' or 'hook'
 ---@param names table<string, string> name → operator, with its overload ('add.Tensor')
 ---@return table<string, fun(...): any>
 function M.operators(namespace, names)
   local functions = {}
+  local timed = kind_of(namespace)
   local own = { comm = 'nnscaler.runtime.groups', hook = 'nnscaler.policies.around' }
   if own[namespace] then
     local module = require(own[namespace])
-    for name, operator in sorted_pairs(names) do functions[name] = module[operator] end
+    for name, operator in sorted_pairs(names) do
+      functions[name] = timed(operator, module[operator])
+    end
     return functions
   end
   for name, operator in sorted_pairs(names) do
-    functions[name] = tensor.operator(namespace .. '::' .. operator)
+    functions[name] = timed(operator, tensor.operator(namespace .. '::' .. operator))
   end
   return functions
 end

@@ -3,7 +3,7 @@
 --- no micro-batch of it runs an idle one, whose results count for nothing.
 local base = require 'nnscaler._C.base'
 local groups = require 'nnscaler.runtime.groups'
-local nested = require 'nnscaler.runtime.nested'
+local nested = require 'nnscaler.nested'
 local tensor = require 'nnscaler.tensor'
 
 local M = {}

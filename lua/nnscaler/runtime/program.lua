@@ -29,6 +29,13 @@ local M = {}
 local Engine = {}
 Engine.__index = Engine
 
+-- Floating point operations of one forward of the whole model, as far as operators tell them.
+local function forward_flops(graph)
+  local total = 0
+  for node = 0, #graph:nodes() - 1 do total = total + (graph:flops(node) or 0) end
+  return total
+end
+
 -- Makes the program of a graph ready to run. Of the first training graph all ranks make theirs at
 -- one time, in `prepare`; shapes of later ones come to each scale unit in its own time, or never.
 function Engine:build(graph, training)
@@ -44,6 +51,7 @@ function Engine:build(graph, training)
   if shared and not self.shares then self:take_parts(program) end
   if training and not self.first then
     self.first, self.first_made = program, presence.made(program)
+    self.flops = forward_flops(graph)
     self.states = self:make_states()
   end
   self.paths[#self.paths + 1] = file.path
@@ -355,6 +363,9 @@ function Engine:backward(pass, kind, seed_of, last)
   end
 end
 
+-- The seed of backward where weights do not count; a micro-batch that counts for nothing stays so.
+local function unweighted(engine, loss, n) return engine:seed_of(loss, n > 0 and 1 or 0) end
+
 -- Drops what a micro-batch has kept, if no backward did; samples belong to who gave them.
 local function finish(pass)
   if not pass.ran then
@@ -401,15 +412,19 @@ end
 ---@field on_loss? fun(k: integer, loss: nnscaler.Tensor, rest: any[]) gets the loss of micro-batch
 ---  k; otherwise it is released
 ---@field unsummed? boolean leave out the sum of gradients over ranks
+---@field unweighted? boolean each loss counts once in the gradients, whatever its weight
 
 --- Forward and backward of the micro-batches of one step, in the order of the schedule.
 ---@param samples any[]
 ---@param context nnscaler.StepContext
----@return { loss: number, weight: number, losses: number[], outputs: any[] }
+---@return { loss: number, weight: number, sum: number, count: integer, losses: number[],
+---  outputs: any[] } loss: mean by weight; sum and count: of micro-batches that count; all of all
+---  ranks, losses and outputs of this one
 function Engine:train_step(samples, context)
   self.buffer_contents:reset()
   if self.states then self.states:begin() end
-  local total, weight, losses, outputs, passes = 0, 0, {}, {}, {}
+  local total, weight, sum, count = 0, 0, 0, 0
+  local losses, outputs, passes = {}, {}, {}
   self.told = {}
   local shared = self.sharing
   if shared then
@@ -421,6 +436,7 @@ function Engine:train_step(samples, context)
   for _, action in ipairs(order) do
     if action.kind ~= 'F' then backwards = backwards + 1 end
   end
+  local seed_of = context.seed_of or context.unweighted and unweighted
   -- Sums of gradients may start in the last backward.
   local sums = shared and not context.unsummed and not self.late_sums
   for _, action in ipairs(order) do
@@ -432,7 +448,7 @@ function Engine:train_step(samples, context)
     else
       local pass = passes[key]
       backwards = backwards - 1
-      self:backward(pass, action.kind, context.seed_of, sums and backwards == 0)
+      self:backward(pass, action.kind, seed_of, sums and backwards == 0)
       if action.kind == 'W' or not pass.program.stages[action.stage].W then
         finish(pass)
         passes[key] = nil
@@ -445,6 +461,7 @@ function Engine:train_step(samples, context)
           losses[k], outputs[k] = pass.value, pass.rest
           if pass.n > 0 and pass.program.tells then
             total, weight = total + pass.n * pass.value, weight + pass.n
+            sum, count = sum + pass.value, count + 1
           end
           self.told[k] = pass.program.tells
         end
@@ -461,12 +478,12 @@ function Engine:train_step(samples, context)
   if shared then
     local other = self.fields and self.fields.current ~= '' and 1 or 0
     for _, item in ipairs(items) do other = item.program.other and 1 or other end
-    total, weight, other = unpack(shared:over_all { total, weight, other })
+    total, weight, sum, count, other = unpack(shared:over_all { total, weight, sum, count, other })
     self.unsettled = other > 0 and not context.unsummed
     if sums then self:settle() end
   end
-  return { loss = weight > 0 and total / weight or 0, weight = weight, losses = losses,
-    outputs = outputs }
+  return { loss = weight > 0 and total / weight or 0, weight = weight, sum = sum, count = count,
+    losses = losses, outputs = outputs }
 end
 
 -- Stages of this rank that a micro-batch goes through, ascending.

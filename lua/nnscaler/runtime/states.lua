@@ -38,6 +38,7 @@ local M = {}
 ---@field copied integer elements that sums have copied: of gradients that were put elsewhere
 local States = {}
 States.__index = States
+M.States = States
 
 -- Gives the tables of gradients the homes of what lies in flat tensors.
 local function add_homes(self, places)

@@ -34,8 +34,10 @@ end
 --- Makes the schedule of a job.
 ---@param config { type?: string|function, args?: table, interval?: string }|function|nil
 ---  nil: constant
----@param context { lr: number, total_steps: integer, steps_per_epoch: integer|nil }
----@return fun(step: integer): number lr learning rate of the step that follows `step` done ones
+---@param context { lr: number, total_steps: integer, steps_per_epoch: integer|nil,
+---  epochs: integer|nil }
+---@return fun(step: integer, epoch?: integer): number lr learning rate of the step that follows
+---  `step` done ones, in this epoch where steps of an epoch are not equally many
 function M.new(config, context)
   if type(config) == 'function' then config = { type = config } end
   config = config or {}
@@ -47,7 +49,7 @@ function M.new(config, context)
         .. "expected 'step', or a sampler with epochs")
     end
     per = context.steps_per_epoch
-    horizon = math.ceil(horizon / per)
+    horizon = context.epochs or math.ceil(horizon / per)
   elseif interval ~= 'step' then
     fail('usage', 'lr_scheduler.interval',
       ("unknown interval '%s'; expected 'step' or 'epoch'"):format(tostring(interval)))
@@ -55,8 +57,8 @@ function M.new(config, context)
   local curve = factory_of(config.type or 'constant')(config.args or {}, {
     lr = context.lr, horizon = horizon, steps_per_epoch = context.steps_per_epoch,
   })
-  if per == 1 then return curve end
-  return function(step) return curve(math.floor(step / per)) end
+  if interval == 'step' then return curve end
+  return function(step, epoch) return curve(epoch or math.floor(step / per)) end
 end
 
 --- Reads the arguments that the built-in schedules share and refuses others.

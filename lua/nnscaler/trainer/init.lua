@@ -26,6 +26,7 @@ local M = {}
 ---@field schedule fun(step: integer): number learning rate after `step` steps
 ---@field train_loader table
 ---@field val_loader table|nil
+---@field test_loader table|nil
 ---@field hooks nnscaler.Hooks
 ---@field loggers table[]
 ---@field rank integer
@@ -33,9 +34,11 @@ local M = {}
 ---@field step integer steps done
 ---@field epoch integer epoch of the next step, from 0
 ---@field epoch_step integer steps done in that epoch
+---@field epoch_done integer micro-batches done in that epoch
 ---@field best_loss number
 ---@field train_loss number|nil of the last step
 ---@field val_loss number|nil of the last evaluation
+---@field test_loss number|nil of the evaluation at the end
 local Trainer = {}
 Trainer.__index = Trainer
 
@@ -45,7 +48,7 @@ Trainer.__index = Trainer
 function M.new(job)
   return setmetatable({
     args = job, rank = 0, world_size = 1, units = 1, unit = 0,
-    seed = job.seed or 0, step = 0, epoch = 0, epoch_step = 0,
+    seed = job.seed or 0, step = 0, epoch = 0, epoch_step = 0, epoch_done = 0,
     asked = {}, best_loss = math.huge,
     log = log.logger 'nnscaler.trainer', loggers = {}, hooks = hooks.new(),
   }, Trainer)
@@ -83,7 +86,7 @@ function Trainer:skip() self.asked.skip = true end
 
 --- Gives metrics to the loggers.
 ---@param metrics table<string, number>
----@param tag 'train'|'val'
+---@param tag 'train'|'val'|'test'
 function Trainer:log_metrics(metrics, tag)
   metric_values.check(metrics)
   for _, logger in ipairs(self.loggers) do logger:log_metrics(metrics, self.step, { tag = tag }) end

@@ -1,5 +1,4 @@
 --- The loop over epochs and steps, and what is decided after each step: evaluate, save, stop.
-local batches = require 'nnscaler.trainer.batches'
 local decisions = require 'nnscaler.trainer.decisions'
 local evaluate = require 'nnscaler.trainer.evaluate'
 local saver = require 'nnscaler.trainer.saver'
@@ -61,11 +60,11 @@ local function after_step(t, metrics, result)
   hooks:fire('on_step_end', t, t.step, metrics, result)
   decisions.agree(t)
   local reason = reason_to_stop(t)
-  local epoch_ended = t.epoch_step == t.span.steps_per_epoch
+  local epoch_ended = t.span:epoch_ended(t)
   t.progress:show(t.epoch, t.epoch_step, t.step, metrics, reason ~= nil or epoch_ended)
   if epoch_ended then
     hooks:fire('on_epoch_end', t, t.epoch)
-    t.epoch, t.epoch_step = t.epoch + 1, 0
+    t.span:next_epoch(t)
   end
   local worked = evaluate_and_save(t, epoch_ended, reason ~= nil)
   if not reason and (worked or epoch_ended) then -- a hook or a signal meanwhile
@@ -91,7 +90,6 @@ end
 ---@param t nnscaler.Trainer
 ---@return string reason
 function M.run(t)
-  t.epoch, t.epoch_step = batches.position(t.span, t.step)
   t.hooks:fire('on_train_start', t)
   t:say('info', 'Training...')
   decisions.agree(t)
@@ -100,6 +98,8 @@ function M.run(t)
     if new_epoch then t.hooks:fire('on_epoch_start', t, t.epoch) end
     reason, new_epoch = after_step(t, step.run(t))
   end
+  if t.profile then t.profile:close(t) end
+  if t.test_loader and not t.signal and t.step > 0 then evaluate.test(t) end
   t.hooks:fire('on_train_end', t)
   tell_overlap(t)
   t:say('info', '%s', reason)

@@ -1,5 +1,6 @@
 --- Goes on from a checkpoint: everything is checked before anything is changed.
 local base = require 'nnscaler._C.base'
+local batches = require 'nnscaler.trainer.batches'
 local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
 local history = require 'nnscaler.trainer.history'
@@ -23,8 +24,23 @@ local function find(t)
   return checkpoint.resolve(name, folder)
 end
 
--- What the position in the data depends on has to be as it was.
-local function check_position(t, state, path)
+-- Samples of an epoch, as micro-batches cut them.
+local function samples_of(t)
+  return t.span.per_epoch and t.span.per_epoch * t.args.micro_batch_size
+end
+
+--- Where in the data a run stands, and how long it is, as checkpoints keep it.
+---@param t nnscaler.Trainer
+---@return table
+function M.position(t)
+  local at, job = batches.to_samples(t, t.args.micro_batch_size), t.args
+  at.micro_batch_size, at.per_epoch = job.micro_batch_size, samples_of(t)
+  at.horizon, at.max_epochs, at.max_train_steps = t.horizon, job.max_epochs, job.max_train_steps
+  return at
+end
+
+-- Checkpoints of before positions were kept in samples: the step says all, if nothing has changed.
+local function old_position(t, state, path)
   local names = { { 'micro_batches_per_step', t.span.per_step },
     { 'micro_batches_per_epoch', t.span.per_epoch } }
   for _, entry in ipairs(names) do
@@ -35,9 +51,40 @@ local function check_position(t, state, path)
         tostring(is)), 'set batch sizes and data as they were')
     end
   end
+  local per = t.span.steps_per_epoch
+  local epoch, index = per and math.floor(state.step / per) or 0, per and state.step % per
+    or state.step
+  return { epoch = epoch, epoch_step = index, micro_batch_size = t.args.micro_batch_size,
+    samples = index * t.span.per_step * t.args.micro_batch_size, per_epoch = samples_of(t) }
+end
+
+-- Where this run goes on. Data of another size were not those of the checkpoint.
+local function find_position(t, state, path)
+  local saved = state.position or old_position(t, state, path)
+  local was, is, size = saved.per_epoch, samples_of(t), t.args.micro_batch_size
+  if (was == nil) ~= (is == nil)
+    or was and math.abs(was - is) >= math.max(size, saved.micro_batch_size) then
+    fail('state', 'trainer.resume', ("'%s' was written with %s samples in an epoch, this job has "
+      .. '%s: the position in the data cannot be carried over'):format(path,
+      tostring(was or 'endless'), tostring(is or 'endless')), 'set the data as they were')
+  end
   if state.seed ~= t.seed then
     t.log.warning("'%s' was written with seed=%d, this job has seed=%d: data order and random "
       .. 'numbers will differ from the run that wrote it', path, state.seed, t.seed)
+  end
+  return batches.of_samples(t.span, state.step, saved, t.args, path), saved
+end
+
+-- Goes on there. The schedule keeps its horizon where the job's end is as it was.
+local function set_position(t, at, saved)
+  t.step, t.epoch, t.epoch_step, t.epoch_done = at.step, at.epoch, at.epoch_step, at.epoch_done
+  t.span:find_end(at)
+  local same = saved.max_epochs == t.args.max_epochs
+    and saved.max_train_steps == t.args.max_train_steps
+  t.horizon = same and saved.horizon or t.span.total_steps
+  if t.horizon ~= t.span.total_steps then
+    t.log.info('The run ends after %d steps; the learning rate keeps its horizon of %d.',
+      t.span.total_steps, t.horizon)
   end
 end
 
@@ -60,12 +107,13 @@ function M.run(t)
   local filed = shapes.to_file(t.model, weights)
   t.hooks:fire('on_load_checkpoint', t, saved)
   saved:check(filed)
-  check_position(t, state, path)
+  local at, position = find_position(t, state, path)
   local optimizer = shapes.to_model(t.model, saved:optimizer())
   t.optimizer:load_state { counts = state.updates, tensors = t.store:own_optimizer(optimizer) }
   saved:copy_to(filed)
   t.store:load_weights(weights)
-  t.step, t.best_loss = state.step, state.best_loss
+  set_position(t, at, position)
+  t.best_loss = state.best_loss
   t.train_loss, t.val_loss = state.train_loss, state.val_loss
   t.history = history.new(state.history)
   t.saved_step, t.validated_step, t.last_checkpoint = t.step, t.step, path

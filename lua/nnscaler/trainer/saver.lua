@@ -6,6 +6,7 @@ local checkpoint = require 'nnscaler.checkpoint'
 local format = require 'nnscaler.format'
 local launch = require 'nnscaler._C.launch'
 local paths = require 'nnscaler._C.checkpoint'
+local resume = require 'nnscaler.trainer.resume'
 local shapes = require 'nnscaler.checkpoint.shapes'
 
 local M = {}
@@ -34,7 +35,7 @@ function M.save(t)
   launch.at_phase 'save'
   local shown = loss or t.train_loss
   t:say('info', 'Saving checkpoint after %d steps with loss=%s.', t.step, format.short(shown))
-  local epoch = batches.position(t.span, t.step - 1)
+  local epoch = batches.last_epoch(t)
   local folder = options.save_dir:gsub('^%./', '')
   t:say('info', 'Saving checkpoint to %s/%04d-%04d', folder, epoch, t.step)
   local best = options.save_best and loss ~= nil and loss < t.best_loss
@@ -56,8 +57,7 @@ function M.save(t)
     optimizer = shapes.to_file(t.model, optimizer.tensors), aliases = t.model:tied_names(),
     pointers = pointers, keep = options.keep_last_n_checkpoints,
     state = {
-      step = t.step, seed = t.seed, micro_batches_per_step = t.span.per_step,
-      micro_batches_per_epoch = t.span.per_epoch, best_loss = t.best_loss,
+      step = t.step, seed = t.seed, position = resume.position(t), best_loss = t.best_loss,
       train_loss = t.train_loss, val_loss = t.val_loss, history = t.history:state(),
       updates = optimizer.counts, job = describe_job(t.args), vocabulary = vocabulary(t),
       user = {},

@@ -13,6 +13,7 @@ local loaders = require 'nnscaler.trainer.loaders'
 local loggers = require 'nnscaler.loggers'
 local optim = require 'nnscaler.optim'
 local policies = require 'nnscaler.policies'
+local profile = require 'nnscaler.trainer.profile'
 local progress = require 'nnscaler.trainer.progress'
 local ranks = require 'nnscaler.ranks'
 local resume = require 'nnscaler.trainer.resume'
@@ -47,19 +48,23 @@ local function set_process(t)
   local job = t.args
   t.map = device_map.new(job)
   door.set_num_threads(t.map.threads)
-  door.set_deterministic(true, job.device ~= nil and job.device ~= 'cpu')
+  door.set_deterministic(job.deterministic ~= false, job.device ~= nil and job.device ~= 'cpu')
 end
 
 local kDtypes = { fp32 = 'float32', fp64 = 'float64' }
 
--- Casts the floating tensors of a loader's samples.
-local function cast_loader(loader, dtype)
-  if not loader then return nil end
-  local function cast(tensor)
+-- Casts the floating tensors of a sample.
+local function cast_sample(sample, dtype)
+  return sample_of.map(sample, function(tensor)
     if tensor:is_floating_point() and tensor.dtype ~= dtype then return tensor:to(dtype) end
     return tensor
-  end
-  return setmetatable({ get = function(_, n) return sample_of.map(loader:get(n), cast) end },
+  end)
+end
+
+-- Casts the samples of a loader.
+local function cast_loader(loader, dtype)
+  if not loader then return nil end
+  return setmetatable({ get = function(_, n) return cast_sample(loader:get(n), dtype) end },
     { __index = loader })
 end
 
@@ -76,8 +81,24 @@ end
 local function set_precision(t)
   local dtype = M.cast_model(t.model, t.args)
   if not dtype then return end
-  t.train_loader = cast_loader(t.train_loader, dtype)
-  t.val_loader = cast_loader(t.val_loader, dtype)
+  for _, name in ipairs { 'train_loader', 'val_loader', 'test_loader' } do
+    t[name] = cast_loader(t[name], dtype)
+  end
+end
+
+--- The micro-batch that programs are made for first.
+---@param t nnscaler.Trainer
+---@return any
+function M.first_sample(t)
+  local make = t.args.dummy_sample_gen_fn
+  if not make then return t.train_loader:get(0) end
+  local sample = make(t.args)
+  if sample == nil then
+    fail('usage', 'trainer.dummy_sample', 'dummy_sample_gen_fn returned nothing; expected a '
+      .. 'micro-batch')
+  end
+  local dtype = kDtypes[t.args.precision]
+  return dtype and cast_sample(sample, dtype) or sample
 end
 
 local function make_engine(t)
@@ -87,7 +108,11 @@ local function make_engine(t)
       :format(t.world_size), 'leave out eager, or run with one rank')
   end
   t.engine = require('nnscaler.runtime.' .. name).new(t.model, t.args, t.sharing)
-  if t.sharing then t.engine:prepare(t.train_loader:get(0)) end
+  if t.sharing then
+    t.engine:prepare(M.first_sample(t))
+  elseif t.args.dummy_sample_gen_fn and not t.args.eager then
+    t.engine:compile(M.first_sample(t), true)
+  end
   t.engine_name = name
 end
 
@@ -135,9 +160,13 @@ function M.parts(t, units)
   local job = t.args
   local accumulation = batches.accumulation(job, units)
   t.model = M.model(job)
-  t.train_loader, t.val_loader, t.dataset = loaders(job)
+  local made = loaders.new(job)
+  t.train_loader, t.val_loader, t.test_loader = made.train, made.val, made.test
+  t.dataset = made.dataset
   check_vocabulary(t.model, t.dataset)
-  t.span = batches.span(job, t.train_loader.per_epoch, accumulation * units)
+  t.span = batches.span(job, t.train_loader.per_epoch, accumulation * units,
+    batches.schedule(job, units))
+  t.horizon = t.span.total_steps
   set_precision(t)
   return accumulation
 end
@@ -148,6 +177,8 @@ function M.build(t)
   local job = t.args
   ranks.join(job)
   ranks.agree(job)
+  if job.init_env_fn then job.init_env_fn(t) end
+  profile.prepare(job)
   policies.check(job.pas_policy or 'dp', job.pas_config)
   t.sharing = sharing.new(job)
   if t.sharing then
@@ -171,17 +202,20 @@ function M.run(t)
   t.update = t.engine:step_of(t.optimizer)
   t.store = store.of_engine(t.model, t.engine, t.sharing)
   -- Who looks at gradients before they are summed finds the addends of this rank.
-  t.engine.late_sums = t.sharing ~= nil and t.hooks:any { 'before_sync_grad' }
-  if t.engine.late_sums then
+  local hooked = t.hooks:any { 'before_sync_grad' }
+  t.engine.late_sums = t.sharing ~= nil
+    and (hooked or job.compute_config.use_async_reducer == false)
+  if t.sharing and hooked then
     t.log.info 'before_sync_grad is hooked: gradients are summed after it, not beside backward'
   end
-  t.schedule = schedules.new(job.lr_scheduler, {
-    lr = t.optimizer.lr, total_steps = t.span.total_steps,
-    steps_per_epoch = t.span.steps_per_epoch,
-  })
   t.history = history.new()
   describe(t)
   if not resume.run(t) then init_from.run(t) end
+  t.schedule = schedules.new(job.lr_scheduler, {
+    lr = t.optimizer.lr, total_steps = t.horizon, steps_per_epoch = t.span.steps_per_epoch,
+    epochs = t.span:epochs(),
+  })
+  t.profile = profile.new(t)
   t.progress = progress.new {
     bar = job.enable_progress_bar ~= false and t.rank == 0, log = t.log,
     every = job.log_progress_every_n_train_steps or 100, total = t.span.total_steps,

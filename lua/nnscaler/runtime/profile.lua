@@ -1,0 +1,60 @@
+--- Times instructions of programs, while a window is open. Functions are wrapped only in runs that
+--- ask for it (`enable`, before any program is loaded), so that all others pay nothing.
+local base = require 'nnscaler._C.base'
+
+local M = { enabled = false, open = false, events = {} }
+
+---@class nnscaler.ProfileEvent
+---@field name string
+---@field kind 'phase'|'compute'|'communication'|'waiting'|'data'
+---@field from number seconds of the host's clock
+---@field to number
+---@field line integer|nil of the program's file
+---@field ranks string|nil of a collective: its group
+
+--- Makes this run one that can be timed.
+function M.enable() M.enabled = true end
+
+-- The group of a collective among its arguments.
+local function group_of(...)
+  for i = 1, select('#', ...) do
+    local argument = select(i, ...)
+    if type(argument) == 'table' and rawget(argument, 'handle') then
+      return table.concat(argument, ',')
+    end
+  end
+  return nil
+end
+
+local function note(event, ...)
+  event.to = base.clock()
+  M.events[#M.events + 1] = event
+  return ...
+end
+
+--- The function, timed while the window is open.
+---@generic F
+---@param kind string
+---@param name string
+---@param f F
+---@return F
+function M.timed(kind, name, f)
+  return function(...)
+    if not M.open then return f(...) end
+    local caller = debug.getinfo(2, 'Sl')
+    local line = caller.source:sub(1, 1) == '@' and not caller.source:find '^@nnscaler/'
+      and caller.currentline or nil
+    return note({ name = name, kind = kind, line = line, from = base.clock(),
+      ranks = kind == 'communication' and group_of(...) or nil }, f(...))
+  end
+end
+
+--- Times methods of a class.
+---@param kind string
+---@param class table
+---@param names table<string, string> method → name of the event
+function M.methods(kind, class, names)
+  for method, name in next, names do class[method] = M.timed(kind, name, class[method]) end
+end
+
+return M
