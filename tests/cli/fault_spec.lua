@@ -2,6 +2,7 @@
 local faults = require 'tests.cli.support.faults'
 local launchers = require 'tests.cli.support.launchers'
 local shell = require 'tests.cli.support.shell'
+local sorted = require 'nnscaler.sorted'
 
 describe('a rank that fails takes all with it', function()
   for _, case in ipairs {
@@ -13,6 +14,20 @@ describe('a rank that fails takes all with it', function()
   } do
     it(('%s, %d ranks: %s in %s, rank %d'):format(case[1], case[2], case[3], case[4], case[5] or 1),
       function() faults.check(unpack(case, 1, 5)) end)
+  end
+
+  for _, case in ipairs {
+    { 'nnscaler run -n', 2, 'lua' }, { 'mpirun', 2, 'cpp' }, { 'nnscaler run -n', 4, 'exit' },
+  } do
+    it(('%s, %d ranks: %s while others are in a collective'):format(unpack(case)), function()
+      faults.check(case[1], case[2], case[3], 'collective')
+    end)
+  end
+
+  for fault, code in sorted.sorted_pairs { cpp = 1, exit = 1, kill = 137, lua = 1 } do
+    it(('%s: each process has its code, and the port is free'):format(fault), function()
+      faults.codes(fault, code)
+    end)
   end
 
   for _, case in ipairs {

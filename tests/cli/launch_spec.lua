@@ -28,6 +28,9 @@ describe('ranks as processes', function()
     { 'torchrun', 2, 'tp' }, { 'torchrun of two nodes', 4, 'hybrid' },
     { 'variables set by hand', 2, 'pp' }, { "Slurm's variables", 2, 'dp' },
     { 'nnscaler run -n', 2, 'fsdp' }, { 'nnscaler run -n', 4, 'hybrid' },
+    { 'mpirun', 2, 'fsdp' }, { 'torchrun', 2, 'dp' }, { 'torchrun', 2, 'pp' },
+    { 'torchrun', 2, 'fsdp' }, { 'nnscaler run -n', 2, 'dp' }, { 'nnscaler run -n', 2, 'tp' },
+    { 'nnscaler run -n', 2, 'pp' },
   } do
     it(('train as one does: %s, %d ranks, %s'):format(unpack(case)), function()
       local name = 'case' .. i

@@ -88,7 +88,12 @@ return {
     elseif mine 'long' then -- stopped from outside after a while
       shell(quiet .. '(sleep 2; date +%%s.%%N > %s/fault; kill -%s %d) & sleep %d', p.folder,
         signals[p.fault], pids[rank + 1], p.seconds)
-    elseif p.where == 'collective' and step == p.at
+    elseif p.where == 'collective' and step == p.at and rank == p.who and not signals[p.fault] then
+      -- By then the others are in the all-reduce that waits for this rank.
+      shell 'sleep 1'
+      note()
+      faults[p.fault]()
+    elseif p.where == 'collective' and step == p.at and signals[p.fault]
       and rank == (p.who + 1) % nnscaler.world_size() then
       -- By then the other is in the all-reduce that waits for this rank.
       shell 'sleep 1'

@@ -15,16 +15,25 @@ function M.port()
       .. "print(s.getsockname()[1])'"))
   local port = pipe:read '*n'
   pipe:close()
+  M.last_port = port
   return port
 end
 
--- Starts n processes at once, each with its own variables.
+-- Starts n processes at once, each with its own variables; each says what it leaves with.
 local function side_by_side(n, seconds, command, variables)
   local commands = {}
   for r = 0, n - 1 do
-    commands[r + 1] = ('%s timeout %d %s'):format(variables(r), seconds, command)
+    commands[r + 1] = ('{ %s timeout %d %s; rc=$?; echo "process %d left with $rc"; (exit $rc); }')
+      :format(variables(r), seconds, command, r)
   end
   return shell.at_once(commands)
+end
+
+-- Whether a process listens at a port of this host.
+function M.listens(port)
+  local said, code = shell.run(('ss -Hltn "sport = :%d"'):format(port))
+  assert(code == 0, said)
+  return said ~= ''
 end
 
 local function command(arguments) return ("'%s' %s"):format(shell.binary, arguments) end

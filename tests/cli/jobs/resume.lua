@@ -1,0 +1,59 @@
+--- A job of seconds with all that a resumed run must get right: samples with draws of their own, made
+--- by workers; epochs that end in the middle of a run of steps; dropout; a warm-up that a kill falls
+--- into. Each scale unit writes the ids of the samples of its steps.
+local nnscaler = require 'nnscaler'
+local F = require 'nnscaler.functional'
+local T = require 'nnscaler.tensor'
+local nn = require 'nnscaler.nn'
+
+local p = nnscaler.params {
+  ids = { '', 'files for the ids of the samples of each step, one a unit' },
+  at = { 0, 'this process ends without a word after this step' },
+  broken = { -1, 'sample that cannot be read' },
+}
+
+local kWidth, kClasses = 8, 4
+
+local data = {
+  len = function() return 46 end,
+  get = function(_, i)
+    if i == p.broken then error('sample ' .. i .. ' cannot be read') end
+    local noise = F.dropout(T.ones { kWidth }, 0.3, true) -- draws of its own, of both kinds
+    local x = (T.arange(kWidth) * (i + 1)):to('float32'):sin() + noise + math.random() * 0.01
+    return { x = x, y = T.full({}, i % kClasses, { dtype = 'int64' }) }
+  end,
+}
+
+local Net = nn.class 'Net'
+function Net:init()
+  self.up, self.down = nn.Linear(kWidth, 16), nn.Linear(16, kClasses)
+  self.drop = nn.Dropout(0.2)
+end
+function Net:forward(sample)
+  return F.cross_entropy(self.down(self.drop(F.gelu(self.up(sample.x)))), sample.y)
+end
+
+return {
+  model = function() return Net() end,
+  dataset = { type = function() return data end },
+  micro_batch_size = 2, global_batch_size = 8, max_train_steps = 20, max_epochs = 100,
+  enable_progress_bar = false, seed = 3, threads = 1,
+  optimizer = { type = 'adamw', args = { lr = 1e-2 }, clip_gnorm = 1 },
+  lr_scheduler = { type = 'cosine', args = { warmup_steps = 15, min_lr = 1e-3 } },
+  checkpoint = { every_n_train_steps = 10 },
+  hook = {
+    on_train_step_start = function(trainer)
+      if p.ids == '' or trainer.rank % (trainer.world_size / trainer.units) ~= 0 then return end
+      local first, count = trainer.span:micro_batches(trainer)
+      local file = assert(io.open(('%s.%d'):format(p.ids, trainer.unit), 'a'))
+      for k = first + trainer.unit, first + count - 1, trainer.units do
+        file:write(('%d %d:%s\n'):format(trainer.step + 1, k, table.concat(
+          trainer.train_loader:ids(k), ',')))
+      end
+      file:close()
+    end,
+    on_step_end = function(trainer, step)
+      if step == p.at and trainer.rank == 0 then os.execute 'kill -KILL $PPID' end
+    end,
+  },
+}
