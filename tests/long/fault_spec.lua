@@ -9,7 +9,9 @@ for _, fault in ipairs { 'kill', 'stop' } do
   end
 end
 for _, fault in ipairs { 'lua', 'cpp', 'exit' } do
-  for _, where in ipairs { 'forward', 'collective', 'save' } do cases[#cases + 1] = { fault, where } end
+  for _, where in ipairs { 'forward', 'collective', 'save' } do
+    cases[#cases + 1] = { fault, where }
+  end
 end
 
 describe('a rank that fails takes all with it', function()

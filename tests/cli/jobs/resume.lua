@@ -1,6 +1,6 @@
---- A job of seconds with all that a resumed run must get right: samples with draws of their own, made
---- by workers; epochs that end in the middle of a run of steps; dropout; a warm-up that a kill falls
---- into. Each scale unit writes the ids of the samples of its steps.
+--- A job of seconds with all that a resumed run must get right: samples with draws of their own,
+--- made by workers; epochs that end in the middle of a run of steps; dropout; a warm-up that a kill
+--- falls into. Each scale unit writes the ids of the samples of its steps.
 local nnscaler = require 'nnscaler'
 local F = require 'nnscaler.functional'
 local T = require 'nnscaler.tensor'
