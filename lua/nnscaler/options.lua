@@ -12,7 +12,7 @@ local M = {}
 ---@field pas_config table keys of the policy
 ---@field plan_ngpus integer devices of a plan
 ---@field runtime_ngpus integer ranks
----@field whole boolean no operator is cut
+---@field whole boolean no operator is cut, and none is recomputed
 ---@field micro_batches integer of a scale unit, a step
 ---@field settings string what programs depend on, in one line, as their files keep it
 ---@field folder string of generated programs; '' keeps none
@@ -103,10 +103,13 @@ end
 ---@param policy string|function|nil
 ---@param config { plan_ngpus?: integer, runtime_ngpus?: integer }
 ---@param size integer ranks, where the configuration says nothing
----@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is cut
-function M.sizes(policy, config, size)
-  local whole = policy == nil or policy == 'dp' or policy == 'fsdp'
-  local plan_ngpus = config.plan_ngpus or (whole and 1) or policies.devices(policy) or size
+---@param pas_config? table
+---@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is
+---  cut, and none is recomputed
+function M.sizes(policy, config, size, pas_config)
+  local uncut = policy == nil or policy == 'dp' or policy == 'fsdp'
+  local whole = uncut and not (pas_config or {}).recompute_modules
+  local plan_ngpus = config.plan_ngpus or (uncut and 1) or policies.devices(policy) or size
   local runtime_ngpus = config.runtime_ngpus or size
   if runtime_ngpus % plan_ngpus ~= 0 then
     fail('usage', 'runtime.ranks', config.runtime_ngpus
@@ -136,7 +139,7 @@ end
 function M.of(job, size)
   if getmetatable(job) == Options then return job end
   local config = job.compute_config or {}
-  local sizes = M.sizes(job.pas_policy, config, size)
+  local sizes = M.sizes(job.pas_policy, config, size, job.pas_config)
   return M.new {
     policy = job.pas_policy or 'dp', pas_config = job.pas_config, plan_ngpus = sizes.plan_ngpus,
     runtime_ngpus = sizes.runtime_ngpus, whole = sizes.whole, micro_batches = job.micro_batches,

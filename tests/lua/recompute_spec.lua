@@ -111,4 +111,54 @@ describe('recompute groups of a plan', function()
       refusal(1, function(g) g:module 'transformer.h.9' end))
     assert.matches('no node; expected one', refusal(1, function(g) g:recompute {} end))
   end)
+
+  describe('by pas_config.recompute_modules', function()
+    local graph
+    setup(function()
+      local s = sample()
+      graph = trace(model(), { s.x, s.y }, { training = true })
+    end)
+    local function plan(given, policy, n)
+      return policies.run(graph, policy or 'dp', { plan_ngpus = n or 1, runtime_ngpus = n or 1,
+        pas_config = { recompute_modules = given } })
+    end
+    local function groups(...)
+      local seen, count = {}, 0
+      for group in plan(...):text():gmatch 'recompute (%d+)' do
+        if not seen[group] then seen[group], count = true, count + 1 end
+      end
+      return count
+    end
+
+    it('takes paths, patterns, lists of them, and the whole model', function()
+      assert.equal(4, groups 'transformer.h.*') -- the outer modules, not those inside
+      assert.equal(2, groups 'transformer.h.0, transformer.h.3.mlp')
+      assert.equal(2, groups { 'transformer.h.0', 'transformer.h.0.mlp', '*.h.1.attn' })
+      assert.equal(1, groups 'ROOT')
+      assert.equal(2, groups('ROOT', 'pp', 2)) -- one a stage
+    end)
+
+    it('gives the same loss and gradients on one device, bit for bit, in less memory', function()
+      local loss, grads = step(plain)
+      for _, given in ipairs { 'transformer.h.*', 'ROOT' } do
+        local engine = Program.new(model(), { seed = 7, pas_policy = 'dp',
+          pas_config = { recompute_modules = given } })
+        engine:prepare(sample())
+        assert.equal(loss, engine:train_step({ sample(), sample() }, { step = 1 }).loss)
+        for name, grad in pairs(grads) do assert.is_true(grad:equal(engine:grad(name)), name) end
+        assert.is_true(memory.of(lower.lower(graph, { plan = plan(given) })) < bytes(plain) * 0.25)
+      end
+    end)
+
+    it('refuses what is no module, with the nearest', function()
+      assert.matches("no module that makes calls matches 'transformer.g.0'.*did you mean "
+        .. "'transformer.h.0'", message(plan, 'transformer.g.0'))
+      assert.matches("no module that makes calls matches 'decoder.%*'", message(plan, 'decoder.*'))
+      assert.matches("'pas_config.recompute_modules' is 3; expected a text or a list of texts",
+        message(plan, 3))
+      assert.matches("is a table; expected a text or a list of texts", message(plan, {}))
+      assert.matches("'plan.json' says itself what is recomputed", message(policies.check,
+        'plan.json', { recompute_modules = 'ROOT' }))
+    end)
+  end)
 end)

@@ -128,7 +128,7 @@ local function options_of(module, policy, config, opts)
       .. 'compute_config.runtime_ngpus; expected the number of ranks')
   end
   local pas_config = config.pas_config or {}
-  local sizes = options.sizes(policy, config, size)
+  local sizes = options.sizes(policy, config, size, pas_config)
   return options.new {
     policy = policy, pas_config = pas_config, plan_ngpus = sizes.plan_ngpus,
     runtime_ngpus = sizes.runtime_ngpus, whole = sizes.whole,

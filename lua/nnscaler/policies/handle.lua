@@ -101,9 +101,11 @@ function Graph:producers(node)
   return out
 end
 
--- Paths of all modules that make calls, and of those they lie in, in order of their first call.
-local function paths_of(self)
-  if self.paths then return self.paths end
+---Gets the paths of all modules that make calls, and of those they lie in, in order of their first
+---call.
+---@return string[]
+function Graph:paths()
+  if self.known then return self.known end
   local paths, seen = {}, {}
   for _, node in ipairs(self.list) do
     local path = node.module
@@ -115,7 +117,7 @@ local function paths_of(self)
       path = path:match('^(.*)%.[^.]*$') or ''
     end
   end
-  self.paths = paths
+  self.known = paths
   return paths
 end
 
@@ -124,11 +126,11 @@ end
 ---@return nnscaler.PolicyModule
 function Graph:module(path)
   if path == '' then return modules.new(self, path) end
-  for _, known in ipairs(paths_of(self)) do
+  for _, known in ipairs(self:paths()) do
     if known == path then return modules.new(self, path) end
   end
   return fail('plan', 'plan.module', ("no module '%s' makes a call"):format(path),
-    'those that do: ' .. table.concat(paths_of(self), ', '))
+    'those that do: ' .. table.concat(self:paths(), ', '))
 end
 
 ---Walks the modules whose path matches, in order of their first call.
@@ -136,7 +138,7 @@ end
 ---@return function iterator
 function Graph:modules(pattern)
   local found, i = {}, 0
-  for _, path in ipairs(paths_of(self)) do
+  for _, path in ipairs(self:paths()) do
     if glob.match(pattern, path) then found[#found + 1] = path end
   end
   return function()

@@ -7,6 +7,7 @@ local fail = require 'nnscaler.fail'
 local handle = require 'nnscaler.policies.handle'
 local keys = require 'nnscaler.policies.keys'
 local list = require 'nnscaler.policies.list'
+local recompute = require 'nnscaler.policies.recompute'
 
 local M = {}
 
@@ -89,6 +90,10 @@ end
 function M.check(policy, config)
   if M.is_plan_file(policy) then
     keys.check_config(policy, { keys = {} }, config or {})
+    if config and config.recompute_modules then
+      fail('usage', 'policies.recompute', ("pas_config.recompute_modules is given, and '%s' says "
+        .. 'itself what is recomputed'):format(policy), 'leave it out, or make the plan with it')
+    end
   else
     local fn, name = M.resolve(policy)
     keys.check_config(name, fn, config or {})
@@ -127,6 +132,7 @@ function M.run(graph, policy, cfg)
   local g = handle.new(graph, cfg)
   local entries = fn(g, cfg)
   if entries ~= nil then list.apply(g, entries) end
+  recompute.apply(g, (cfg.pas_config or {}).recompute_modules)
   return g:finish(name)
 end
 

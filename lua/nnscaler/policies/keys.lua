@@ -1,7 +1,8 @@
 --- Tables that people give to policies: `pas_config`, the places of cuts, entries of lists. What a
 --- table may hold is declared as name → rule; anything else is refused with the nearest name.
 ---
----   { 'integer' | 'number' | 'boolean' | 'text' | 'table' | 'any', least =, most =, also = }
+---   { 'integer' | 'number' | 'boolean' | 'text' | 'names' | 'table' | 'any', least =, most =,
+---     also = }
 ---
 --- `also` is one more value that a key takes (pipeline_nstages = 'auto').
 local core = require 'nnscaler._C.job'
@@ -13,7 +14,7 @@ local M = {}
 ---@alias nnscaler.policies.Rules table<string, table>
 
 local articles = { integer = 'an integer', number = 'a number', boolean = 'true or false',
-  text = 'a text', table = 'a table' }
+  text = 'a text', names = 'a text or a list of texts', table = 'a table' }
 
 local function expected(rule)
   local text = articles[rule[1]]
@@ -25,6 +26,13 @@ local function expected(rule)
   return rule.also and ("%s, or '%s'"):format(text, rule.also) or text
 end
 
+local function is_texts(list)
+  for _, item in ipairs(list) do
+    if type(item) ~= 'string' then return false end
+  end
+  return #list > 0 and #sorted_keys(list) == #list
+end
+
 -- Whether a value is what its rule says.
 local function fits(value, rule)
   if rule.also ~= nil and value == rule.also then return true end
@@ -33,6 +41,8 @@ local function fits(value, rule)
     return kind == 'number' and (rule[1] == 'number' or value % 1 == 0)
       and value >= (rule.least or -math.huge) and value <= (rule.most or math.huge)
   end
+  if rule[1] == 'names' and kind == 'table' then return is_texts(value) end
+  if rule[1] == 'names' then return kind == 'string' end
   return rule[1] == 'any' or kind == (rule[1] == 'text' and 'string' or rule[1])
 end
 
@@ -74,7 +84,8 @@ function M.check(area, what, prefix, given, rules)
 end
 
 -- Keys of pas_config that every policy takes.
-local common = { strict = { 'boolean' }, pipeline_nmicros = { 'integer', least = 1 } }
+local common = { strict = { 'boolean' }, pipeline_nmicros = { 'integer', least = 1 },
+  recompute_modules = { 'names' } }
 
 --- Makes a policy that takes these keys of pas_config, and no others.
 ---@param rules nnscaler.policies.Rules

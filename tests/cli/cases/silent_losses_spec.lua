@@ -156,7 +156,9 @@ describe('unknown keys of pas_config', function()
     { 'tp', 'replicated=2', "'pas_config.replicated' is 2; expected a number from 0 to 1" },
     { 'tp', 'uneven=yes', "'pas_config.uneven' is the text 'yes'; expected true or false" },
     { 'dp', 'seed=1', "policy 'dp' has no key 'pas_config.seed'; its keys: pipeline_nmicros, "
-      .. 'strict' },
+      .. 'recompute_modules, strict' },
+    { 'tp', 'recompute_modules=layers.9', "no module that makes calls matches 'layers.9'",
+      'did you mean' },
     { 'hybrid', 'pipeline_nstages=many', "'pas_config.pipeline_nstages' is the text 'many'; "
       .. "expected an integer of at least 1, or 'auto'" },
     { 'hybrid', 'pipeline_chunks=0', "'pas_config.pipeline_chunks' is 0; expected an integer of at "
