@@ -46,6 +46,19 @@ describe('several ranks', function()
     near(want, train('shards', more .. 'fsdp'))
   end)
 
+  it('go on from states in other shards', function()
+    local more = 'max_train_steps=6 micro_batch_size=2 checkpoint.resume_from=last '
+      .. 'compute_config.plan_ngpus='
+    local same = train('zero_one', 'max_train_steps=6 micro_batch_size=2')
+    train('zero', 'max_train_steps=6 micro_batch_size=2 stop_after_steps=1 -n 4 pas_policy=dp '
+      .. 'compute_config.use_zero=true compute_config.zero_use_reduce_scatter=true')
+    train('zero', more .. '2 stop_after_steps=2 -n 4 pas_policy=pp compute_config.use_zero=2')
+    train('zero', more .. '1 stop_after_steps=3 -n 4 pas_policy=dp compute_config.use_zero=3 '
+      .. 'compute_config.zero_ngroups=2')
+    train('zero', more .. '2 stop_after_steps=4 -n 2 pas_policy=tp')
+    near(same, train('zero', more .. '2 -n 4 pas_policy=megatron compute_config.use_zero=1'))
+  end)
+
   it('name what does not fit', function()
     local function refused(more)
       return (shell.nnscaler(('run %s max_train_steps=1 gen_savedir=%s/e -n 2 %s')
@@ -56,5 +69,10 @@ describe('several ranks', function()
     assert.matches('compute_config.runtime_ngpus is 4; the run has 2 ranks',
       refused 'compute_config.runtime_ngpus=4')
     assert.matches("no policy 'no_such'", refused 'pas_policy=no_such')
+    assert.matches('compute_config.use_zero.*4.*from 0 to 3', refused 'compute_config.use_zero=4')
+    assert.matches('2 ZeRO groups of 1 scale units; expected a divisor', refused(
+      'pas_policy=tp compute_config.use_zero=1 compute_config.zero_ngroups=2'))
+    assert.matches('use_zero is 2; fsdp is dp with 3', refused(
+      'pas_policy=fsdp compute_config.use_zero=2'))
   end)
 end)

@@ -8,6 +8,7 @@
 local C = require 'nnscaler._C.runtime'
 local base = require 'nnscaler._C.base'
 local groups = require 'nnscaler.runtime.groups'
+local sharded = require 'nnscaler.runtime.sharded'
 local shards = require 'nnscaler.runtime.shards'
 local tensor = require 'nnscaler.tensor'
 local train = require 'nnscaler._C.train'
@@ -126,7 +127,10 @@ function States:gradient(name)
   return place.table[place.key]
 end
 
-local function set_gradient(self, name, gradient)
+--- Puts a gradient in place of what a parameter has.
+---@param name string
+---@param gradient nnscaler.Tensor|nil
+function States:put(name, gradient)
   if not self.places then
     self.data[name].grad = gradient
     return
@@ -152,7 +156,7 @@ function States:reset()
   for name in next, self.leaves do
     if self:gradient(name) then
       if self.places then C.release(self:gradient(name)) end
-      set_gradient(self, name, nil)
+      self:put(name, nil)
     end
   end
   for _, set in ipairs(self.sets) do
@@ -201,7 +205,7 @@ function States:fill(set)
     if gradient and self.places and not rawequal(gradient, self:views(set)[i]) then
       self:views(set)[i]:copy_(gradient)
       self.copied = self.copied + gradient:numel()
-      set_gradient(self, name, self:views(set)[i])
+      self:put(name, self:views(set)[i])
     elseif not gradient then
       local leaf = self.leaves[name]
       local zeros
@@ -213,7 +217,7 @@ function States:fill(set)
           { dtype = leaf.dtype, device = self.device })
       end
       if self.some[name] then
-        set_gradient(self, name, zeros)
+        self:put(name, zeros)
         self.absent[name] = true
       end
     end
@@ -230,91 +234,6 @@ local function call(self, hooks, set)
   end
 end
 
--- Where the shards of a set lie when they travel together: by rank of `over` a list of parts, and
--- the elements that each rank gives, as many as the one with most of them has.
-local function layout_of(self, set)
-  if set.layout then return set.layout end
-  local layout = { chunk = 0 }
-  for r = 1, #set.over do
-    local parts, offset = {}, 0
-    for _, name in ipairs(set.names) do
-      local leaf = self.leaves[name]
-      local start, length = shards.range(leaf, r)
-      local shape, elements = { unpack(leaf.shape) }, 1
-      shape[leaf.dim + 1] = length
-      for _, size in ipairs(shape) do elements = elements * size end
-      if elements > 0 then
-        parts[#parts + 1] = { name = name, dim = leaf.dim, start = start, length = length,
-          shape = shape, offset = offset, elements = elements }
-      end
-      offset = offset + elements
-    end
-    layout[r] = parts
-    layout.chunk = math.max(layout.chunk, offset)
-  end
-  set.layout = layout
-  return layout
-end
-
--- Calls `f` with a part of a packed tensor and the same part of a tensor in its shape.
-local function beside(packed, first, part, whole, f)
-  local line = packed:narrow(0, first + part.offset, part.elements)
-  local view, piece = line:view(part.shape), whole:narrow(part.dim, part.start, part.length)
-  f(view, piece)
-  C.release(line, view, piece)
-end
-
--- The gradients of a set are this rank's shards of their sum from here on.
-local function take_shards(self, set, mine, at)
-  local old, views, of = set.views, {}, {}
-  for _, part in ipairs(layout_of(self, set)[at]) do of[part.name] = part end
-  for i, name in ipairs(set.names) do
-    local part, leaf = of[name], self.leaves[name]
-    if part then
-      local line = mine:narrow(0, part.offset, part.elements)
-      views[i] = line:view(part.shape)
-      C.release(line)
-    else
-      local shape = { unpack(leaf.shape) }
-      shape[leaf.dim + 1] = 0
-      views[i] = tensor.empty(shape, { dtype = leaf.dtype, device = self.device })
-    end
-    if self:gradient(name) then set_gradient(self, name, views[i]) end
-  end
-  C.release(set.flat, unpack(old))
-  set.flat, set.views = mine, views
-end
-
--- Sums the gradients of a set over ranks, and over others those that lie in the same place.
-function States:scatter_set(set, over, ranks)
-  local layout = layout_of(self, set)
-  if layout.chunk == 0 then return end
-  local group = groups.group(over)
-  local packed = tensor.zeros({ #over * layout.chunk },
-    { dtype = self.leaves[set.names[1]].dtype, device = self.device })
-  for r, parts in ipairs(layout) do
-    for _, part in ipairs(parts) do
-      local gradient = self:gradient(part.name)
-      if gradient then
-        beside(packed, (r - 1) * layout.chunk, part, gradient, function(line, piece)
-          line:copy_(piece)
-        end)
-      end
-    end
-  end
-  local mine, at = group:reduce_scatter(packed, 0), group:position() + 1
-  C.release(packed)
-  if self.places then return take_shards(self, set, mine, at) end
-  -- Gradients as autograd made them: what other ranks keep is out of date in them.
-  if ranks then groups.group(ranks):all_reduce(mine) end
-  for _, part in ipairs(layout[at]) do
-    local gradient = self:gradient(part.name)
-    if gradient then
-      beside(mine, 0, part, gradient, function(line, piece) piece:copy_(line) end)
-    end
-  end
-end
-
 -- Starts the sum of a set, unless it is under way.
 function States:ask(set, over, ranks)
   if set.asked or not any_of(self, set) then return end
@@ -322,7 +241,7 @@ function States:ask(set, over, ranks)
   tensor.no_grad(function()
     self:fill(set)
     call(self, self.hooks.before, set)
-    if set.scatter then self:scatter_set(set, over, ranks) end
+    if set.scatter then sharded.scatter(self, set, over, ranks) end
     if not ranks or (set.scatter and not self.places) then return end
     local group = groups.group(ranks)
     if not self.places then -- gradients as autograd made them
@@ -394,11 +313,15 @@ function States:complete(set, i)
     local gradient = set.joint and self:views(set)[i]
       or tensor.empty(leaf.gradient or leaf.shape, { dtype = leaf.dtype, device = self.device })
     if set.late or not set.joint then gradient:zero_() end -- else it is in the sum of the set
-    set_gradient(self, name, gradient)
+    self:put(name, gradient)
   end
   if not set.late then return end
   for _, ranks in ipairs { set.scatter and set.over or {}, set.ranks or {} } do
     if #ranks > 0 then groups.group(ranks):all_reduce(self:gradient(name)) end
+  end
+  if set.scatter and self.places then
+    local part = sharded.part(self, name, self:gradient(name))
+    self:put(name, part:clone { memory_format = 'contiguous_format' })
   end
 end
 
@@ -409,7 +332,7 @@ function States:settle(any)
   for _, set in ipairs(self.sets) do
     for i, name in ipairs(set.names) do
       if not any[name] then
-        set_gradient(self, name, nil)
+        self:put(name, nil)
       else
         tensor.no_grad(self.complete, self, set, i)
       end
@@ -434,29 +357,10 @@ local function list_of(self, k, holders)
     local gradient = self:gradient(name)
     if gradient and (not holders or (self.leaves[name].holders or 1) == holders) then
       local n = #names + 1
-      names[n], gradients[n] = name, gradient
+      names[n], gradients[n] = name, set.scatter and sharded.part(self, name, gradient) or gradient
     end
   end
   return gradients, names
-end
-
--- This rank's shard of what a weight has, if it is not that already.
-local function shard_of(self, name, x)
-  local range, leaf = self.ranges[name], self.leaves[name]
-  if not range or x.shape[leaf.dim + 1] ~= leaf.length then return x end
-  return x:detach():narrow(leaf.dim, range[1], range[2])
-end
-
--- Gradients of a set whose slots rest in shards, as they rest.
-local function resting(self, set, holders)
-  local list = {}
-  for _, name in ipairs(set.names) do
-    local gradient = self:gradient(name)
-    if gradient and (not holders or self.leaves[name].holders == holders) then
-      list[#list + 1] = set.scatter and shard_of(self, name, gradient) or gradient
-    end
-  end
-  return list
 end
 
 -- The same as few tensors as there are.
@@ -465,7 +369,6 @@ local function pieces(self, k, holders)
   if set.flat and not set.late and (not holders or set.one) then
     return (not holders or set.holders == holders) and { set.flat } or {}
   end
-  if set.cut then return resting(self, set, holders) end
   return (list_of(self, k, holders))
 end
 
@@ -497,7 +400,7 @@ end
 ---@param k integer
 ---@param lr number learning rate of the default group
 function States:update(k, lr)
-  if self.sets[k].cut then return self:update_shards(self.sets[k], lr) end
+  if self.sets[k].cut then return sharded.update(self, self.sets[k], lr) end
   local gradients, names = list_of(self, k)
   local weights, slots = {}, {}
   for i, name in ipairs(names) do weights[i], slots[i] = self.data[name], self.slots[name] end
@@ -505,36 +408,9 @@ function States:update(k, lr)
   local found = { unpack(gradients) }
   train.align(weights, gradients)
   for i, gradient in ipairs(gradients) do
-    if not rawequal(gradient, found[i]) then set_gradient(self, names[i], gradient) end
+    if not rawequal(gradient, found[i]) then self:put(names[i], gradient) end
   end
   self.optimizer:update(slots, gradients, lr)
-end
-
--- The same of weights of which this rank updates its shards. Kernels walk a tensor by address, so
--- a shard that is strided in its weight is updated in a copy.
-function States:update_shards(set, lr)
-  local slots, weights, gradients, copies = {}, {}, {}, {}
-  for _, name in ipairs(set.names) do
-    local gradient, slot = self:gradient(name), self.slots[name]
-    if gradient and slot then
-      local n, part = #slots + 1, self:own(name)
-      slots[n], weights[n], gradients[n] = slot, part, shard_of(self, name, gradient)
-      if self.leaves[name].dim > 0 then
-        weights[n] = part:clone { memory_format = 'contiguous_format' }
-        copies[#copies + 1] = { from = weights[n], to = part, slot = slot }
-      end
-      slot.data = weights[n]
-    end
-  end
-  require('nnscaler._C.train').align(weights, gradients)
-  self.optimizer:update(slots, gradients, lr)
-  tensor.no_grad(function()
-    for _, copy in ipairs(copies) do
-      copy.to:copy_(copy.from)
-      copy.slot.data = copy.to
-      C.release(copy.from)
-    end
-  end)
 end
 
 --- What this rank updates of a weight: a view of it, or the weight; nil: nothing.
@@ -543,7 +419,7 @@ end
 function States:own(name)
   local range, data = self.ranges[name], self.data[name]
   if not range then return data end
-  return range[2] > 0 and shard_of(self, name, data) or nil
+  return range[2] > 0 and sharded.part(self, name, data) or nil
 end
 
 --- This rank's shard of what lies as a gradient before it is summed, where the gradient is one.
@@ -556,35 +432,13 @@ function States:like_gradient(name, x)
     or gradient.shape[leaf.dim + 1] == leaf.length then
     return x
   end
-  return shard_of(self, name, x)
+  return sharded.part(self, name, x)
 end
 
 --- Makes the weights of a set whole again: each rank gives the shards that it has updated.
 ---@param k integer
 ---@param over integer[] the ranks that have them
-function States:gather(k, over)
-  local set = self.sets[k]
-  local layout, group = layout_of(self, set), groups.group(over)
-  if layout.chunk == 0 then return end
-  tensor.no_grad(function()
-    local at = group:position() + 1
-    local mine = tensor.zeros({ layout.chunk },
-      { dtype = self.leaves[set.names[1]].dtype, device = self.device })
-    for _, part in ipairs(layout[at]) do
-      beside(mine, 0, part, self.data[part.name]:detach(), function(line, piece)
-        line:copy_(piece)
-      end)
-    end
-    local all = group:all_gather(mine, 0, #over * layout.chunk)
-    for r, parts in ipairs(layout) do
-      for _, part in ipairs(r ~= at and parts or {}) do
-        beside(all, (r - 1) * layout.chunk, part, self.data[part.name]:detach(),
-          function(line, piece) piece:copy_(line) end)
-      end
-    end
-    C.release(mine, all)
-  end)
-end
+function States:gather(k, over) sharded.gather(self, self.sets[k], over) end
 
 --- Has an optimizer update the weights.
 ---@param optimizer nnscaler.Optimizer

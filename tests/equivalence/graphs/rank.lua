@@ -70,10 +70,12 @@ end
 local function run(cell)
   local model = require(cell.models)[cell.model]
   local steps, mine = trials.samples(model, cell.micro), {}
+  local compute = cell.compute or {}
+  compute.plan_ngpus, compute.runtime_ngpus = cell.plan, cell.ranks
   local program = Program.new(model.make(), {
     seed = how.seed, pas_policy = cell.policy, pas_config = cell.config or {},
     micro_batches = math.ceil(cell.micro / (cell.ranks / cell.plan)),
-    compute_config = { plan_ngpus = cell.plan, runtime_ngpus = cell.ranks },
+    compute_config = compute,
   })
   program:prepare(steps[1][1])
   local shared = program.sharing

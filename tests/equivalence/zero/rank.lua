@@ -6,6 +6,8 @@ local Llama = require 'nnscaler.models.llama'
 local Program = require 'nnscaler.runtime.program'
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
+local optim = require 'nnscaler.optim'
+local slots = require 'nnscaler.optim.slots'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local trial = require 'nnscaler.verify.trial'
 
@@ -111,6 +113,7 @@ local function run(cell)
     mine[s] = {}
     for k = shared.unit + 1, count, units do table.insert(mine[s], samples[k]) end
   end
+  slots.check_parts(optim.new(optimizer_of(cell), program:optimized()), program:slices())
   local got = trial.run(program, mine, how_of(cell))
   local bad, worst = {}, 0
   for _, row in ipairs(trial.compare(got, reference(cell, count),
