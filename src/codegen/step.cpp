@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "codegen/literals.h"
@@ -114,7 +115,10 @@ std::string step_text(const Program& program, const Groups& groups) {
       [](const StepInstr&, auto k) { return fmt::format("o:clip({}, norm, maximum)", k); });
   out += function(program, StepKind::update, "update(o, lr)", "", "",
                   [](const StepInstr&, auto k) { return fmt::format("o:update({}, lr)", k); });
-  out += function(program, StepKind::gather, "gather(o)", "", "", over("gather"));
+  if (std::any_of(program.step.begin(), program.step.end(), [&](const StepInstr& instr) {
+        return instr.kind == StepKind::gather && !gathers_in_programs(program, instr);
+      }))
+    out += function(program, StepKind::gather, "gather(o)", "", "", over("gather"));
   return out;
 }
 

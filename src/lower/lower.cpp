@@ -26,8 +26,8 @@ class Lowering {
       : common_(common),
         graph_(*common.graph),
         seats_(seats),
-        peers_(devices_of(seats), !alone && common.lanes[0]->units() > 1,
-               alone ? seats[0].first_rank() : 0),
+        peers_(devices_of(seats), !alone && share_units(common),
+               alone || !share_units(common) ? seats[0].first_rank() : 0),
         e_(out_.program, common.options.device, out_.notes) {}
 
   ClassProgram run() {
@@ -65,6 +65,14 @@ class Lowering {
     std::vector<int> devices;
     for (const Seat& seat : seats) devices.push_back(seat.device());
     return devices;
+  }
+
+  // Whether a class has devices of several scale units. Where each unit is a group that shares out
+  // weights by itself, it has classes of its own.
+  static bool share_units(const Common& common) {
+    const plan::Plan* plan = common.options.plan.get();
+    if (plan == nullptr || plan->units() == 1) return false;
+    return plan->zero.most() < plan::Zero::gradients || plan->zero.groups < plan->units();
   }
 
   // Loops go by numbers, so they are marked once those are there.

@@ -63,6 +63,34 @@ describe('nnscaler compile for two ranks', function()
     assert.equal(edited, base.file_read(path))
   end)
 
+  it('reports what rests in shards at each level of ZeRO', function()
+    -- AdamW keeps two numbers of each parameter.
+    local function bytes(text)
+      local number, unit = text:match '^([%d.]+) (.?B)$'
+      return tonumber(number) * ({ B = 1, KB = 2 ^ 10, MB = 2 ^ 20 })[unit]
+    end
+    local shares = { { 1, 1, 1 }, { 1, 1, 4 }, { 1, 4, 4 }, { 4, 4, 4 } } -- ranks that share each
+    local all
+    for zero, share in ipairs(shares) do
+      local said = shell.nnscaler(('compile recipes/nanogpt.lua --report '
+        .. '--log-level error compute_config.plan_ngpus=1 compute_config.runtime_ngpus=4 '
+        .. 'compute_config.use_zero=%d gen_savedir=%s/zero'):format(zero - 1, folder))
+      local ranks = 0
+      for line in said:gmatch '[^\n]+' do
+        local w, g, o = line:match '^ +%d+ +([%d.]+ .?B) +([%d.]+ .?B) +([%d.]+ .?B)'
+        if w then
+          ranks = ranks + 1
+          all = all or bytes(w)
+          for i, text in ipairs { w, g, o } do
+            local want = all * (i == 3 and 2 or 1) / share[i]
+            assert.is_true(math.abs(bytes(text) / want - 1) <= 0.03, line)
+          end
+        end
+      end
+      assert.equal(4, ranks, said)
+    end
+  end)
+
   it('reports memory of each rank', function()
     local said = shell.nnscaler(('compile %s %s gen_savedir=%s/gen --report --log-level error')
       :format(tiny, two, folder))

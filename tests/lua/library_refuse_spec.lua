@@ -76,6 +76,10 @@ local cases = {
     function() make { plan_ngpus = '1' } end },
   { 'ranks that plans do not divide', 'runtime_ngpus is 3; expected a multiple of plan_ngpus = 2',
     function() make { plan_ngpus = 2, runtime_ngpus = 3 } end },
+  { 'an unknown level of ZeRO', 'use_zero is 4; expected 0 to 3, or true or false',
+    function() make { use_zero = 4 } end },
+  { 'half a group', 'zero_ngroups is 0.5; expected a whole number',
+    function() make { zero_ngroups = 0.5 } end },
   { 'half a device', 'plan_ngpus is 0.5; expected a whole number',
     function() make { plan_ngpus = 0.5 } end },
   { 'more ranks than there are', 'runtime_ngpus is 4; the run has 1 ranks',
@@ -207,6 +211,9 @@ local cases = {
 -- What several ranks get wrong: errors of tests/equivalence/library/ranks.lua.
 local rules = {
   stages = '[lower.stages] the plan of Net has 2 stages; expected one',
+  object = "the state of 'fc.weight' rests in shards (use_zero=1), and the optimizer of "
+    .. 'optimizer_fn updates whole parts by itself',
+  whole = "the rank holds a part of 'fc.weight', and adafactor updates whole weights",
   sizes = "'b' has plan_ngpus = 2, runtime_ngpus = 2; expected 1 and 2, as 'a' has",
   parts = "the rank holds a part of 'fc.weight', and the optimizer says neither slots nor "
     .. 'elementwise',

@@ -74,8 +74,9 @@ function M.check_parts(optimizer, slices)
     local cut, kind = is_part(slices[slot.name]), optimizer:kind_of(slot)
     if cut and kind.whole then
       fail('usage', 'optim.slots', ("the rank holds a part of '%s', and %s updates whole weights")
-        :format(slot.name, kind.name or 'its optimizer'), 'compute_config.use_zero of 0 to 2 and '
-        .. 'policies that cut no operator leave it whole; or '
+        :format(slot.name, kind.name or 'its optimizer'), 'with compute_config.use_zero up to 2 '
+        .. 'and a policy that does not cut it, it is whole (in a hand-written loop with '
+        .. 'zero_param_level_sharding=true too); or '
         .. "give it to another optimizer: groups = { { match = '...', type = 'adamw' } }")
     end
     if cut and not kind.slots and not kind.elementwise then

@@ -13,9 +13,10 @@ end
 ---@param chunk string its name, for errors
 ---@param segments { name: string, kind: string, stage: integer }[] that it must have
 ---@param with_step? boolean whether a step stands in it
+---@param gathers? boolean whether that gathers weights
 ---@return table<integer, table<string, function>> stages functions of each stage by kind: F, B, W
 ---@return table|nil step functions of the step by name
-return function(text, chunk, segments, with_step)
+return function(text, chunk, segments, with_step, gathers)
   local f, message = loadstring(text, chunk)
   if not f then
     fail('state', 'program.load', 'the generated program does not compile: ' .. message,
@@ -33,7 +34,7 @@ return function(text, chunk, segments, with_step)
   end
   if not with_step then return stages end
   local step = functions.step
-  for _, name in ipairs { 'sum', 'scale', 'squares', 'clip', 'update', 'gather' } do
+  for _, name in ipairs { 'sum', 'scale', 'squares', 'clip', 'update', gathers and 'gather' or nil } do
     if type(step) ~= 'table' or type(step[name]) ~= 'function' then
       fail('state', 'program.load', ('%s returns no step with a %s function'):format(chunk, name))
     end

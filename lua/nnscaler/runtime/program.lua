@@ -63,7 +63,11 @@ function Engine:build(graph, training)
     constants[i] = C.constant(c.data, c.dtype, c.shape, device)
   end
   local with_step = self.first == program and #program:sets() > 0
-  local stages, step = load_program(file.text, file.chunk, segments, with_step)
+  local gathers = false
+  for _, set in ipairs(with_step and program:sets() or {}) do
+    gathers = gathers or shards.cuts(set)
+  end
+  local stages, step = load_program(file.text, file.chunk, segments, with_step, gathers)
   self.step = self.step or step
   return {
     stages = stages, tags = segments.tags, lowered = program, other = other,

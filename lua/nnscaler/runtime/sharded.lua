@@ -1,6 +1,6 @@
---- States whose optimizer slots rest in shards (ZeRO): sums of gradients of which each rank keeps its
---- shards, updates of shards, and the gather that makes weights whole again. The shards of a set
---- travel together, packed by rank.
+--- States whose optimizer slots rest in shards (ZeRO): sums of gradients of which each rank keeps
+--- its shards, updates of shards, and the gather that makes weights whole again. The shards of a
+--- set travel together, packed by rank.
 local C = require 'nnscaler._C.runtime'
 local groups = require 'nnscaler.runtime.groups'
 local shards = require 'nnscaler.runtime.shards'

@@ -3,7 +3,8 @@
 local M = {}
 
 ---@class nnscaler.StepPart
----@field program table functions of a generated step: sum, scale, squares, clip, update, gather
+---@field program table functions of a generated step: sum, scale, squares, clip, update, and gather
+---  where it gathers weights
 ---@field states nnscaler.States
 
 ---@class nnscaler.Step
@@ -51,7 +52,9 @@ end
 ---@param lr number learning rate of the default group; groups with their own keep their ratio to it
 function Step:update(lr)
   for _, part in ipairs(self.parts()) do part.program.update(part.states, lr) end
-  for _, part in ipairs(self.parts()) do part.program.gather(part.states) end
+  for _, part in ipairs(self.parts()) do
+    if part.program.gather then part.program.gather(part.states) end
+  end
 end
 
 return M

@@ -2,7 +2,8 @@
 --- losses, norms before clipping, weights and buffers of several steps, in float64.
 local on_ranks = require 'tests.equivalence.support.on_ranks'
 
--- name, policy, plan_ngpus, ranks, micro-batches, pas_config; only: for one model
+-- name, policy, plan_ngpus, ranks, micro-batches, pas_config; only: for one model; zero: keys of
+-- compute_config
 local plans = {
   { 'one rank', 'dp', 1, 1, 2 },
   { 'dp 2', 'dp', 1, 2, 4 },
@@ -15,6 +16,10 @@ local plans = {
   { 'turns made again', 'tests/equivalence/library/turns.lua', 2, 4, 4, only = 'parts' },
   { 'fsdp 2', 'fsdp', 1, 2, 4 },
   { 'fsdp 4', 'fsdp', 1, 4, 4 },
+  { 'dp 2, zero 1', 'dp', 1, 2, 4, zero = { use_zero = true } },
+  { 'dp 4, zero 1, scattered in 2 groups', 'dp', 1, 4, 4,
+    zero = { use_zero = 1, zero_use_reduce_scatter = true, zero_ngroups = 2 } },
+  { 'tp 2 x dp 2, zero 2', 'tp', 2, 4, 4, { seed = 4 }, zero = { use_zero = 2 } },
   { 'pp 2', 'pp', 2, 2, 2, { pipeline_nmicros = 2 }, only = 'end2end' },
   { 'pp 2 x dp 2', 'pp', 2, 4, 4, { pipeline_nmicros = 2 }, only = 'end2end' },
   { 'hybrid 2 x 2', 'hybrid', 4, 4, 2, { pipeline_nstages = 2, pipeline_nmicros = 2 },
@@ -29,6 +34,7 @@ describe('a hand-written loop,', function()
           local results = on_ranks(plan[4], 'tests.equivalence.library.rank', {
             model = model, policy = plan[2], plan = plan[3], world = plan[4],
             micro_batches = plan[5], pas_config = plan[6] or {},
+            zero = plan.zero,
             optimizer = i % 2 == 0 and 'sgd' or 'adamw',
           })
           for r, result in ipairs(results) do

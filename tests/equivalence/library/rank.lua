@@ -88,9 +88,10 @@ return function(argument)
     end
   end
   local want, weights = reference(case, models[case.model].plain(), batches)
-  local model = models[case.model].parallel(case.policy, {
-    plan_ngpus = case.plan, runtime_ngpus = case.world, pas_config = case.pas_config,
-  })
+  local config = case.zero or {}
+  config.plan_ngpus, config.runtime_ngpus, config.pas_config = case.plan, case.world,
+    case.pas_config
+  local model = models[case.model].parallel(case.policy, config)
   local units, rank = case.world / case.plan, comm.current():rank()
   local got = parallel(case, model, batches, units, math.floor(rank / case.plan))
 

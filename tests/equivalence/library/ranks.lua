@@ -10,7 +10,10 @@ local nnscaler = require 'nnscaler'
 
 local M = {}
 
-local function config(plan) return { plan_ngpus = plan, runtime_ngpus = comm.current():size() } end
+local function config(plan, zero)
+  return { plan_ngpus = plan, runtime_ngpus = comm.current():size(), use_zero = zero,
+    zero_use_reduce_scatter = zero == 1 or nil }
+end
 
 -- What a call says that fails on some ranks.
 local function message(f, ...)
@@ -19,8 +22,8 @@ local function message(f, ...)
 end
 
 -- A model of parts on `plan` devices that took some steps, its optimizer, and a sample.
-local function trained(plan, steps)
-  local model = models.parts.parallel(plan > 1 and 'tp' or 'dp', config(plan)):materialize(3)
+local function trained(plan, steps, zero)
+  local model = models.parts.parallel(plan > 1 and 'tp' or 'dp', config(plan, zero)):materialize(3)
   local optimizer = nnscaler.build_optimizer(model, 'adamw', { lr = 0.05 })
   local generator = T.generator(2)
   for _ = 1, steps do
@@ -48,11 +51,11 @@ local function gather_states(state)
   local own = flat(state)
   for i, e in ipairs(own) do names[i] = { e[1], e[2], e[4] or '', e[3].shape } end
   local texts = group:exchange(base.json_encode { names = names, parts = state.parts,
-    counts = state.optimizer.counts, rank = state.rank })
+    rests = state.rests, counts = state.optimizer.counts, rank = state.rank })
   local states = {}
   for r, text in ipairs(texts) do
     local said = base.json_decode(text)
-    local s = { rank = said.rank, parts = said.parts, weights = {},
+    local s = { rank = said.rank, parts = said.parts, rests = said.rests, weights = {},
       optimizer = { steps = state.optimizer.steps, counts = said.counts, tensors = {} } }
     for i, e in ipairs(said.names or {}) do
       local data = r - 1 == state.rank and own[i][3] or T.empty(e[4], { dtype = 'float64' })
@@ -95,7 +98,7 @@ end
 
 --- States of a plan, merged, into another plan and into the plain model.
 function M.merge(case)
-  local model, optimizer, sample = trained(case.plan, 2)
+  local model, optimizer, sample = trained(case.plan, 2, case.zero)
   local states = gather_states(nnscaler.state_dict(model, optimizer))
   local weights, state = nnscaler.merge_state_dicts(states)
   local plain = models.parts.plain():load_state_dict(weights)
@@ -113,7 +116,8 @@ function M.merge(case)
   end
   out.gathered = model.a:gather_params()['up.weight']:equal(weights['a.up.weight'])
   out.one = go_on(model, optimizer, sample)
-  local other = models.parts.parallel(case.other > 1 and 'tp' or 'dp', config(case.other))
+  local other = models.parts.parallel(case.other > 1 and 'tp' or 'dp',
+    config(case.other, case.other_zero))
   other:materialize(8)
   local second = nnscaler.build_optimizer(other, 'adamw', { lr = 0.05 })
   nnscaler.load_merged_state_dict(other, weights, second, state)
@@ -126,14 +130,15 @@ end
 
 --- States without copies, and back.
 function M.dedup(case)
-  local model, optimizer, sample = trained(case.plan, 2)
+  local model, optimizer, sample = trained(case.plan, 2, case.zero)
   local state = nnscaler.deduped_state_dict(model, optimizer)
   local out = { names = 0 }
   for _ in next, state.weights do out.names = out.names + 1 end
   local states = gather_states(state)
   out.whole = select('#', nnscaler.merge_state_dicts(states))
   out.one = go_on(model, optimizer, sample)
-  local again = models.parts.parallel(case.plan > 1 and 'tp' or 'dp', config(case.plan))
+  local again = models.parts.parallel(case.plan > 1 and 'tp' or 'dp',
+    config(case.plan, case.zero))
   again:materialize(8)
   local second = nnscaler.build_optimizer(again, 'adamw', { lr = 0.05 })
   nnscaler.load_deduped_state_dict(again, state, second)
@@ -332,8 +337,8 @@ function M.rules()
   function Net:init() self.fc = nn.Linear(4, 4) end
   function Net:forward(x) return F.relu(self.fc(x)) end
   local x, opts = T.ones { 4, 4 }, { gen_savedir = '' }
-  local function parallel(policy, plan)
-    return nnscaler.parallelize(Net(), { x }, policy, { plan_ngpus = plan }, opts)
+  local function parallel(policy, plan, zero)
+    return nnscaler.parallelize(Net(), { x }, policy, { plan_ngpus = plan, use_zero = zero }, opts)
   end
   out.stages = message(parallel, 'pp', 2)
   local Two = nn.class 'Two'
@@ -344,6 +349,10 @@ function M.rules()
   out.sizes = message(nnscaler.build_optimizer, Two():materialize(1), 'sgd', {})
   out.parts = message(nnscaler.build_optimizer, parallel('fsdp', 1):materialize(1),
     { defaults = { lr = 1 }, update = function() end }, {})
+  out.object = message(nnscaler.build_optimizer, parallel('dp', 1, true):materialize(1),
+    function() return { step = function() end } end, {})
+  out.whole = message(nnscaler.build_optimizer, parallel('dp', 1, 1):materialize(1),
+    'adafactor', {})
   local tp = parallel('tp', 2):materialize(1)
   out.sample = message(tp, x * (comm.current():rank() + 1))
   local End = nn.class 'End'

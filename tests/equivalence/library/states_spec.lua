@@ -15,10 +15,13 @@ local function has(text, part) assert.is_truthy(text:find(part, 1, true), text) 
 
 describe('the state of parallel modules', function()
   for _, case in ipairs {
-    { 2, 2, 1 }, { 2, 1, 2 }, { 4, 2, 4 },
+    { 2, 2, 1 }, { 2, 1, 2 }, { 4, 2, 4 }, { 4, 2, 1, 1, 3 }, { 4, 1, 2, 2, 1 }, { 2, 1, 2, 1 },
   } do
-    it(('merges from %d ranks, plan %d, into plan %d'):format(unpack(case)), function()
-      for _, got in ipairs(run(case[1], { run = 'merge', plan = case[2], other = case[3] })) do
+    local zero, other = case[4], case[5]
+    it(('merges from %d ranks, plan %d, into plan %d, zero %d into %d'):format(case[1], case[2],
+      case[3], zero or 0, other or 0), function()
+      for _, got in ipairs(run(case[1], { run = 'merge', plan = case[2], other = case[3],
+        zero = zero, other_zero = other })) do
         near(got.parallel, got.plain)
         near(got.two.norm, got.one.norm)
         near(got.two.sum, got.one.sum)
@@ -39,6 +42,16 @@ describe('the state of parallel modules', function()
       if r > 2 then assert.are.equal(0, got.names) end
     end
     assert.is_true(results[1].names > results[2].names)
+  end)
+
+  it('is saved without copies where it rests in shards', function()
+    for _, zero in ipairs { 1, 2, 3 } do
+      for _, got in ipairs(run(4, { run = 'dedup', plan = 2, zero = zero })) do
+        near(got.two.norm, got.one.norm)
+        near(got.two.sum, got.one.sum)
+        assert.are.equal(2, got.whole)
+      end
+    end
   end)
 
   it('goes from ranks with values to those without', function()

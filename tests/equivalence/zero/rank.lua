@@ -82,7 +82,9 @@ end
 
 -- Elements that this rank keeps of weights and gradients, and of slots of the optimizer.
 local function kept(program)
-  local out = { weights = 0, gradients = 0, slots = 0 }
+  local memory = program.first:memory((program.first:schedule()))
+  local out = { weights = 0, gradients = 0, slots = 0,
+    predicted = { weights = memory.parameters / 8, gradients = memory.gradients / 8 } }
   for _, leaf in ipairs(program.parameters) do
     local gradient = program:grad(leaf.name)
     out.weights = out.weights + leaf.data:numel()

@@ -98,6 +98,9 @@ describe('ZeRO keeps on each of 4 ranks', function()
           assert.is_true(math.abs(kept[name] / want[i][k] - 1) <= 0.03, ('%s: %d of %d'):format(
             name, kept[name], want[i][k]))
         end
+        -- What is told before anything runs. Gradients that a sum scatters are whole until then.
+        assert.equal(kept.weights, kept.predicted.weights)
+        assert.equal(level.scatter and whole or kept.gradients, kept.predicted.gradients)
       end
     end)
   end
