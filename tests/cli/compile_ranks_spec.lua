@@ -72,7 +72,7 @@ describe('nnscaler compile for two ranks', function()
     local shares = { { 1, 1, 1 }, { 1, 1, 4 }, { 1, 4, 4 }, { 4, 4, 4 } } -- ranks that share each
     local all
     for zero, share in ipairs(shares) do
-      local said = shell.nnscaler(('compile recipes/nanogpt.lua --report '
+      local said = shell.nnscaler(('compile recipes/nanogpt.lua preset=tiny --report '
         .. '--log-level error compute_config.plan_ngpus=1 compute_config.runtime_ngpus=4 '
         .. 'compute_config.use_zero=%d gen_savedir=%s/zero'):format(zero - 1, folder))
       local ranks = 0

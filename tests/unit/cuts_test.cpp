@@ -159,3 +159,20 @@ TEST_CASE("plans drawn at random are one device") {
   CAPTURE(refused);
   CHECK(ran >= 60);
 }
+
+TEST_CASE("a scale unit whose devices see other rows is a ZeRO group by itself") {
+  const GraphPtr graph = transformer(2);
+  for (int level : {1, 2, 3}) {
+    Builder b(graph, 2, 4);
+    for (const graph::Node& node : graph->nodes) {
+      if (b.refusal(node.id, 0, 0, 2))
+        b.replicate(node.id, 2);
+      else
+        b.partition(node.id, 0, 0, 2);
+    }
+    b.zero(level);
+    b.zero_groups(2);
+    const Inputs inputs = random_inputs(*graph, 2, 5);
+    CHECK(compare(graph, b.finish("rows"), inputs, run(lower_all(graph), inputs)).empty());
+  }
+}

@@ -144,22 +144,6 @@ TEST_CASE("slots and gradients rest in shards") {
         }
 }
 
-TEST_CASE("a scale unit whose devices see other rows is a group by itself") {
-  const GraphPtr graph = perceptrons(2);
-  for (int level : {1, 2, 3}) {
-    Builder b(graph, 2, 4);
-    for (const graph::Node& node : graph->nodes) {
-      if (b.refusal(node.id, 0, 0, 2))
-        b.replicate(node.id, 2);
-      else
-        b.partition(node.id, 0, 0, 2);
-    }
-    b.zero(level);
-    b.zero_groups(2);
-    check_plan(graph, finished(b));
-  }
-}
-
 TEST_CASE("shards of weights that are cut for use") {
   const GraphPtr graph = perceptrons(2);
   for (int level : {1, 2, 3}) {

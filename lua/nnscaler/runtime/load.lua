@@ -34,7 +34,8 @@ return function(text, chunk, segments, with_step, gathers)
   end
   if not with_step then return stages end
   local step = functions.step
-  for _, name in ipairs { 'sum', 'scale', 'squares', 'clip', 'update', gathers and 'gather' or nil } do
+  local names = { 'sum', 'scale', 'squares', 'clip', 'update', gathers and 'gather' or nil }
+  for _, name in ipairs(names) do
     if type(step) ~= 'table' or type(step[name]) ~= 'function' then
       fail('state', 'program.load', ('%s returns no step with a %s function'):format(chunk, name))
     end
