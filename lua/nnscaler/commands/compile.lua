@@ -3,6 +3,7 @@
 local fail = require 'nnscaler.fail'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
 local options = require 'nnscaler.options'
+local parts = require 'nnscaler.trainer.parts'
 local pipeline = require 'nnscaler.pipeline'
 local ranks = require 'nnscaler.ranks'
 local report = require 'nnscaler.commands.report'
@@ -53,6 +54,10 @@ function M.run(opts)
   if opts.rank and (opts.rank < 0 or opts.rank >= world.runtime_ngpus) then
     fail('usage', 'compile.rank', ('--rank is %d; expected 0 to %d'):format(opts.rank,
       world.runtime_ngpus - 1))
+  end
+  if parts.of(job) then
+    parts.compile(job, world.runtime_ngpus, setup.dtype(job))
+    return 0
   end
   local t = trainer.new(job)
   world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)

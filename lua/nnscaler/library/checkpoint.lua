@@ -35,7 +35,9 @@ local function rests_of(model)
   return rests
 end
 
--- The store of a model: parameters, then persistent buffers, of this rank.
+--- The store of a model: parameters, then persistent buffers, of this rank.
+---@param model nnscaler.nn.Module
+---@return nnscaler.Store
 local function store_of(model)
   local list, rests = {}, rests_of(model)
   local function add(name, kind, leaf)
@@ -50,6 +52,7 @@ local function store_of(model)
   end
   return stores.new(list, everybody())
 end
+M.store_of = store_of
 
 --- The state of this rank: what merge_state_dicts takes one of from each rank.
 ---@param model nnscaler.nn.Module

@@ -10,7 +10,7 @@ local sorted = require 'nnscaler.sorted'
 local function own(t)
   local fingerprint, list = require('nnscaler._C.train').fingerprint, {}
   local scattered = {} -- whole only where no rank looks
-  for _, set in ipairs(t.engine.states.sets) do
+  for _, set in ipairs(t.engine.states and t.engine.states.sets or {}) do
     for _, name in ipairs(set.scatter and set.names or {}) do scattered[name] = true end
   end
   for _, parameter in ipairs(t.engine.parameters) do

@@ -80,7 +80,7 @@ end
 
 -- How much of the communication of gradients was hidden behind computation.
 local function tell_overlap(t)
-  local told = t.sharing and t.engine.states:overlapped()
+  local told = t.sharing and t.engine.states and t.engine.states:overlapped()
   if not told then return end
   t:say('info', 'Sums of gradients over ranks: under way %.1f ms a step, %.0f %% of it beside '
     .. 'backward.', 1000 * told.seconds, 100 * told.hidden)

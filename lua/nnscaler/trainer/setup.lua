@@ -11,7 +11,9 @@ local hooks = require 'nnscaler.hooks'
 local init_from = require 'nnscaler.trainer.init_from'
 local loaders = require 'nnscaler.trainer.loaders'
 local loggers = require 'nnscaler.loggers'
+local mixed = require 'nnscaler.library.mixed'
 local optim = require 'nnscaler.optim'
+local parts = require 'nnscaler.trainer.parts'
 local policies = require 'nnscaler.policies'
 local profile = require 'nnscaler.trainer.profile'
 local progress = require 'nnscaler.trainer.progress'
@@ -52,6 +54,11 @@ local function set_process(t)
 end
 
 local kDtypes = { fp32 = 'float32', fp64 = 'float64' }
+
+--- The dtype that the job gives to floating parameters; nil: as the model made them.
+---@param job nnscaler.Job
+---@return string|nil
+function M.dtype(job) return kDtypes[job.precision] end
 
 -- Casts the floating tensors of a sample.
 local function cast_sample(sample, dtype)
@@ -97,11 +104,15 @@ function M.first_sample(t)
     fail('usage', 'trainer.dummy_sample', 'dummy_sample_gen_fn returned nothing; expected a '
       .. 'micro-batch')
   end
-  local dtype = kDtypes[t.args.precision]
+  local dtype = M.dtype(t.args)
   return dtype and cast_sample(sample, dtype) or sample
 end
 
 local function make_engine(t)
+  if parts.of(t.args) then
+    t.engine, t.engine_name = mixed.new(t.model, t.args, t.sharing), 'parallel modules'
+    return
+  end
   local name = t.args.eager and 'eager' or 'program'
   if t.args.eager and t.sharing then
     fail('usage', 'trainer.eager', ('eager=true runs on one device; the run has %d ranks')
@@ -159,7 +170,7 @@ end
 function M.parts(t, units)
   local job = t.args
   local accumulation = batches.accumulation(job, units)
-  t.model = M.model(job)
+  t.model = parts.of(job) and parts.make(job, M.model, M.dtype(job)) or M.model(job)
   local made = loaders.new(job)
   t.train_loader, t.val_loader, t.test_loader = made.train, made.val, made.test
   t.dataset = made.dataset
@@ -180,7 +191,7 @@ function M.build(t)
   if job.init_env_fn then job.init_env_fn(t) end
   profile.prepare(job)
   policies.check(job.pas_policy or 'dp', job.pas_config)
-  t.sharing = sharing.new(job)
+  t.sharing = sharing.new(parts.sized(job))
   if t.sharing then
     t.rank, t.world_size = t.sharing.rank, t.sharing.size
     t.units, t.unit = t.sharing.units, t.sharing.unit
@@ -197,10 +208,15 @@ function M.run(t)
   t.hooks = hooks.new(job.hook)
   M.build(t)
   save_dir.claim(t)
-  t.optimizer = optim.new(job.optimizer, t.engine:optimized())
-  if t.sharing then slots.check_parts(t.optimizer, t.engine:slices()) end
-  t.update = t.engine:step_of(t.optimizer)
-  t.store = store.of_engine(t.model, t.engine, t.sharing)
+  if parts.of(job) then
+    t.optimizer, t.update = t.engine:make_optimizer(job.optimizer)
+    t.store = t.engine.store
+  else
+    t.optimizer = optim.new(job.optimizer, t.engine:optimized())
+    if t.sharing then slots.check_parts(t.optimizer, t.engine:slices()) end
+    t.update = t.engine:step_of(t.optimizer)
+    t.store = store.of_engine(t.model, t.engine, t.sharing)
+  end
   -- Who looks at gradients before they are summed finds the addends of this rank.
   local hooked = t.hooks:any { 'before_sync_grad' }
   t.engine.late_sums = t.sharing ~= nil
