@@ -45,7 +45,8 @@ function M.sized(job)
   local list = M.of(job)
   if not list then return job end
   return setmetatable({ pas_policy = list[1].pas_policy or job.pas_policy,
-    pas_config = pas_config_of(job, list[1]), compute_config = config_of(job, list[1]) }, { __index = job })
+    pas_config = pas_config_of(job, list[1]), compute_config = config_of(job, list[1]) },
+    { __index = job })
 end
 
 local function class_of(entry, i)
