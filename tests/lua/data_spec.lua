@@ -158,6 +158,32 @@ describe('tokens', function()
     for i = 1, 190 do assert.equal(ids[i], seen[i]) end
   end)
 
+  it('come in an order of samples, whatever the size of batches', function()
+    local first, second = os.tmpname(), os.tmpname()
+    for k, shard in ipairs { first, second } do
+      local bytes = {}
+      for i = 0, 399 do bytes[i + 1] = string.char((i * 7 + k) % 251, 0) end
+      base.file_write(shard, table.concat(bytes))
+    end
+    local C = require 'nnscaler._C.data'
+    local shards = C.token_files('two shards', { first, second })
+    for _, order in ipairs { 'random', 'epoch' } do
+      local function starts(batch, count)
+        local windows, all = C.windows(shards, { begin = 0, stop = shards:size(), order = order,
+          block = 8, batch = batch, seed = 5 }), {}
+        for n = 0, count / batch - 1 do
+          for _, start in ipairs(windows:starts(n)) do all[#all + 1] = start end
+        end
+        return all
+      end
+      assert.equal(96, #starts(1, 96))
+      assert.same(starts(1, 96), starts(4, 96))
+      assert.same(starts(1, 96), starts(6, 96))
+    end
+    os.remove(first)
+    os.remove(second)
+  end)
+
   it('validate on a second file', function()
     local second = file('val.bin', packed { 1, 2, 3, 4, 5, 6 })
     local set = data.tokens(path, { block = 4, validation_file = second })

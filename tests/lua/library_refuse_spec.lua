@@ -34,6 +34,15 @@ local function ended()
 end
 
 local cases = {
+  -- keys that mean nothing here
+  { 'constant folding', '[library.compute_config] constant_folding is true; only false is taken: '
+    .. 'numbers of Lua', function() make { constant_folding = true } end },
+  { 'a strategy of tracing', "trace_strategy is cpu; only cuda_run_cpu_offload is taken: tracing "
+    .. 'runs no operator', function() make { trace_strategy = 'cpu' } end },
+  { 'sums beside backward', 'use_async_reducer is true; only false is taken: gradients are summed '
+    .. 'when the optimizer asks for them', function() make { use_async_reducer = true } end },
+  { 'a bucket of no size', 'reducer_bucket_cap_mb is 0; expected 0.001 to 1e6',
+    function() make { reducer_bucket_cap_mb = 0 } end },
   -- what can be made parallel
   { 'a table that is not a module', '[library.parallelize] a table cannot be made parallel',
     function() nnscaler.parallelize({}, { x() }, 'dp', {}, options) end },

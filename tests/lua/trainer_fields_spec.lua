@@ -258,6 +258,43 @@ describe('around a run', function()
         checkpoint = { init_from = 'b' } }))
   end)
 
+  it('arguments that nobody declares are refused with the nearest', function()
+    local hooks, loggers = require 'nnscaler.hooks', require 'nnscaler.loggers'
+    local schedules = require 'nnscaler.schedules'
+    local function of_optimizer(args)
+      return require('nnscaler.optim').new({ type = 'adamw', args = args }, {})
+    end
+    local cases = {
+      { 'weight_decay', of_optimizer, { weight_deca = 1 } },
+      { 'on_step_end', hooks.new, { on_step_ends = print } },
+      { 'path', loggers.new, { { type = 'csv', args = { pth = 'x' } } } },
+      { 'path', loggers.new, { { type = 'jsonl', args = { paths = 'x' } } } },
+      { 'root_dir', loggers.new, { { type = 'tensorboard', args = { rootdir = 'x' } } } },
+      { 'drop_last', nnscaler.data.loader, { dataset = line, batch = 1, droplast = true } },
+      { 'width', nnscaler.data.random_samples, { widht = 3 } },
+      { 'min_lr', function(args)
+        return schedules.new({ type = 'cosine', args = args }, { lr = 1, total_steps = 3 })
+      end, { min_l = 0 } },
+      { 'validation', function(args)
+        return nnscaler.data.characters(nnscaler.data.shakespeare, args)
+      end, { block = 8, validaton = 0.1 } },
+      { 'pas_config.pipeline_nmicros', function(args)
+        return require('nnscaler.policies').check('pp', args)
+      end, { pipeline_nmicro = 4 } },
+      { 'optimizer.clip_gnorm', function(args)
+        return jobs.from_table(job { optimizer = args })
+      end, { type = 'sgd', clip_gnrm = 1 } },
+    }
+    for _, case in ipairs(cases) do
+      local said = message(case[2], case[3])
+      assert.is_truthy(said:find(("did you mean '%s'?"):format(case[1]), 1, true), said)
+    end
+    assert.matches('%[log.csv%] path is missing; expected the name of a file',
+      message(loggers.new, { { type = 'csv' } }))
+    assert.matches('%[log.jsonl%] path is a number; expected the name of a file',
+      message(loggers.new, { { type = 'jsonl', args = { path = 3 } } }))
+  end)
+
   it('what cannot be timed is refused', function()
     local t = runs.trainer(job { eager = true, profile = { file = folder .. '/p' } })
     assert.matches('%[profile.file%] eager=true has no program', message(t.run, t))

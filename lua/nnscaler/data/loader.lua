@@ -5,6 +5,8 @@ local collate = require 'nnscaler.data.collate'
 local draws = require 'nnscaler.data.draws'
 local fail = require 'nnscaler.fail'
 local make_sampler = require 'nnscaler.data.sampler'
+local nearest = require 'nnscaler.nearest'
+local sorted = require 'nnscaler.sorted'
 local workers = require 'nnscaler.data.workers'
 
 ---@class nnscaler.data.Loader: nnscaler.Loader
@@ -76,9 +78,10 @@ local known = { dataset = true, batch = true, shuffle = true, drop_last = true, 
 ---@param options nnscaler.data.LoaderOptions
 ---@return nnscaler.data.Loader
 return function(options)
-  for _, key in ipairs(require('nnscaler.sorted').sorted_keys(options)) do
+  for _, key in ipairs(sorted.sorted_keys(options)) do
     if not known[key] then
-      fail('usage', 'data.loader', ("unknown option '%s'"):format(tostring(key)))
+      fail('usage', 'data.loader', ("unknown option '%s'"):format(tostring(key)),
+        nearest(key, sorted.sorted_keys(known)))
     end
   end
   local dataset, batch = options.dataset, options.batch

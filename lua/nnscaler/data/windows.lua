@@ -8,6 +8,7 @@
 --- shorter last window alone, so every target counts once.
 local C = require 'nnscaler._C.data'
 local fail = require 'nnscaler.fail'
+local nearest = require 'nnscaler.nearest'
 local sorted = require 'nnscaler.sorted'
 
 ---@class nnscaler.data.Windows: nnscaler.Loader
@@ -92,7 +93,7 @@ function M.options(area, options, block)
   for _, key in ipairs(sorted.sorted_keys(options or {})) do
     if not known[key] then
       fail('usage', area, ("unknown option '%s'; expected block, validation, validation_file, "
-        .. 'sampling or vocab'):format(tostring(key)))
+        .. 'sampling or vocab'):format(tostring(key)), nearest(key, sorted.sorted_keys(known)))
     end
     o[key] = options[key]
   end

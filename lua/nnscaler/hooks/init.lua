@@ -2,6 +2,7 @@
 --- `M.names`. A hook is a table name → function; `hook` of a job is one such table, a list of
 --- them, or `{ type, args }` whose module returns `function(args) → table`. Several run in order.
 local fail = require 'nnscaler.fail'
+local nearest = require 'nnscaler.nearest'
 local resolve = require 'nnscaler.resolve'
 local sorted = require 'nnscaler.sorted'
 
@@ -76,7 +77,7 @@ function M.new(hook)
     for name, f in sorted.sorted_pairs(item) do
       if not known[name] then
         fail('usage', 'hook', ("unknown hook '%s'; expected one of %s"):format(tostring(name),
-          table.concat(M.names, ', ')))
+          table.concat(M.names, ', ')), nearest(name, M.names))
       end
       if type(f) == 'string' then f = resolve({ key = 'hook.' .. name,
         expects = 'a function' }, f) end

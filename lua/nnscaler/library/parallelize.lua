@@ -17,6 +17,8 @@ local sources = require 'nnscaler.source'
 ---@field runtime_ngpus? integer all ranks; the ranks of the run if not given
 ---@field use_end2end? boolean forward takes one sample and returns the loss first
 ---@field inference_only? boolean no backward
+---@field reducer_bucket_cap_mb? number most MiB of gradients that one sum takes; 25 by default
+---@field user_config? table values of your own that programs depend on
 ---@field pas_config? table keys of the policy
 ---@field use_zero? boolean|integer 0 to 3, as in a job; true is 1
 ---@field zero_ngroups? integer
@@ -37,7 +39,9 @@ local known = {
   compute_config = { plan_ngpus = 'number', runtime_ngpus = 'number', use_end2end = 'boolean',
     inference_only = 'boolean', pas_config = 'table', use_zero = 'number',
     zero_ngroups = 'number', zero_use_reduce_scatter = 'boolean',
-    zero_param_level_sharding = 'boolean' },
+    zero_param_level_sharding = 'boolean', reducer_bucket_cap_mb = 'number',
+    use_async_reducer = 'boolean', constant_folding = 'boolean', trace_strategy = 'string',
+    user_config = 'table' },
   opts = { gen_savedir = 'string', reuse = 'string', instance_name = 'string',
     broadcast_strategy = 'string', load_module = 'boolean', module_dtype = 'string',
     module_fn = 'function', init_module_params = 'boolean' },
@@ -56,7 +60,31 @@ local function check_choice(opts, key)
     table.concat(choices[key], ', ')))
 end
 
+-- Keys of other systems that mean nothing here, as src/job/resolve.cpp has them.
+local kNeutral = {
+  { 'constant_folding', false, 'numbers of Lua are constants of the program already, and tensors '
+    .. 'never are' },
+  { 'trace_strategy', 'cuda_run_cpu_offload', 'tracing runs no operator, so it has no strategy' },
+  { 'use_async_reducer', false, 'gradients are summed when the optimizer asks for them' },
+}
+
+local function check_neutral(config)
+  for _, entry in ipairs(kNeutral) do
+    local key, value, reason = unpack(entry)
+    if config[key] ~= nil and config[key] ~= value then
+      fail('usage', 'library.compute_config', ('%s is %s; only %s is taken: %s'):format(key,
+        tostring(config[key]), tostring(value), reason), 'leave it out')
+    end
+  end
+  local cap = config.reducer_bucket_cap_mb
+  if cap and (cap < 0.001 or cap > 1e6) then
+    fail('usage', 'library.compute_config', ('reducer_bucket_cap_mb is %s; expected 0.001 to 1e6')
+      :format(tostring(cap)))
+  end
+end
+
 local function check_config(config)
+  check_neutral(config)
   local plan, run = config.plan_ngpus, config.runtime_ngpus
   for _, key in ipairs { 'plan_ngpus', 'runtime_ngpus', 'zero_ngroups' } do
     local n = config[key]
@@ -139,6 +167,7 @@ local function options_of(module, policy, config, opts)
     -- Weights have no values yet where programs are sent.
     strategy = opts.broadcast_strategy ~= 'all' and opts.broadcast_strategy or 'code',
     name = module.class_name, instance_name = opts.instance_name,
+    bucket_cap_mb = config.reducer_bucket_cap_mb,
     embedded = not config.use_end2end, zero = options.zero(config),
   }
 end

@@ -2,7 +2,7 @@
 --- below come first; every other metric (of hooks too) gets one when it first appears, empty in the
 --- rows before.
 local File = require 'nnscaler.loggers.file'
-local fail = require 'nnscaler.fail'
+local check = require 'nnscaler.loggers.arguments'
 local metric_names = require('nnscaler.loggers.metrics').names
 
 local kColumns = {
@@ -66,8 +66,6 @@ end
 --- Makes the logger.
 ---@param args { path: string }
 return function(args)
-  if type(args.path) ~= 'string' then
-    fail('usage', 'log.csv', 'path is missing; expected the name of a file')
-  end
+  check('log.csv', args, { path = 'the name of a file' }, 'path')
   return setmetatable({ path = args.path }, Csv)
 end

@@ -1,7 +1,7 @@
 --- One JSON object a step: the metrics of training, with val_loss where an evaluation followed.
 local File = require 'nnscaler.loggers.file'
 local base = require 'nnscaler._C.base'
-local fail = require 'nnscaler.fail'
+local check = require 'nnscaler.loggers.arguments'
 local json = require('nnscaler.format').json_number
 local metric_names = require('nnscaler.loggers.metrics').names
 local sorted = require 'nnscaler.sorted'
@@ -42,8 +42,6 @@ end
 --- Makes the logger.
 ---@param args { path: string }
 return function(args)
-  if type(args.path) ~= 'string' then
-    fail('usage', 'log.jsonl', 'path is missing; expected the name of a file')
-  end
+  check('log.jsonl', args, { path = 'the name of a file' }, 'path')
   return setmetatable({ path = args.path }, Jsonl)
 end

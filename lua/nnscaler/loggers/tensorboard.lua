@@ -5,10 +5,10 @@
 --- Event, its checksum (4); checksums are masked CRC-32C. Numbers are little-endian.
 local base = require 'nnscaler._C.base'
 local bit = require 'bit'
+local check = require 'nnscaler.loggers.arguments'
 local fail = require 'nnscaler.fail'
 local metric_names = require('nnscaler.loggers.metrics').names
 local process = require 'nnscaler._C.process'
-local sorted = require 'nnscaler.sorted'
 
 local band, bxor, rshift, bor, lshift = bit.band, bit.bxor, bit.rshift, bit.bor, bit.lshift
 
@@ -149,19 +149,11 @@ function TensorBoard:finalize()
   if not ok then refuse(self.path, message) end
 end
 
-local known = { root_dir = true, name = true }
+local known = { root_dir = 'the name of a folder', name = 'a text' }
 
 --- Makes the logger; files lie in `root_dir/name`.
 ---@param args { root_dir: string, name?: string } name: 'run' by default
 return function(args)
-  for _, key in ipairs(sorted.sorted_keys(args)) do
-    if not known[key] or type(args[key]) ~= 'string' then
-      fail('usage', 'log.tensorboard', known[key] and ('%s is a %s; expected a text'):format(key,
-        type(args[key])) or ("unknown key '%s'; expected name, root_dir"):format(tostring(key)))
-    end
-  end
-  if not args.root_dir then
-    fail('usage', 'log.tensorboard', 'root_dir is missing; expected the name of a folder')
-  end
+  check('log.tensorboard', args, known, 'root_dir')
   return setmetatable({ root_dir = args.root_dir, name = args.name or 'run' }, TensorBoard)
 end

@@ -1,5 +1,6 @@
 --- Checks of constructor arguments, so that a wrong one is named where it was written.
 local fail = require 'nnscaler.fail'
+local nearest = require 'nnscaler.nearest'
 local sorted = require 'nnscaler.sorted'
 
 local M = {}
@@ -110,7 +111,8 @@ function M.options(area, given, defaults)
   for name, value in sorted.sorted_pairs(given) do
     if defaults[name] == nil then
       fail('usage', area, ("unknown option '%s'; expected %s"):format(tostring(name),
-        table.concat(sorted.sorted_keys(defaults), ', ')))
+        table.concat(sorted.sorted_keys(defaults), ', ')),
+        nearest(name, sorted.sorted_keys(defaults)))
     end
     result[name] = value
   end

@@ -17,6 +17,7 @@
 --- grad_scale is not used: it is a float32, float64 runs would lose by it.
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
+local nearest = require 'nnscaler.nearest'
 local resolve = require 'nnscaler.resolve'
 local slots = require 'nnscaler.optim.slots'
 local sorted = require 'nnscaler.sorted'
@@ -47,7 +48,8 @@ local function merge(kind, key, ...)
     for name, value in sorted.sorted_pairs((select(i, ...))) do
       if kind.defaults[name] == nil then
         fail('usage', key, ("unknown key '%s'; expected %s"):format(tostring(name),
-          table.concat(sorted.sorted_keys(kind.defaults), ', ')))
+          table.concat(sorted.sorted_keys(kind.defaults), ', ')),
+          nearest(name, sorted.sorted_keys(kind.defaults)))
       end
       options[name] = value
     end

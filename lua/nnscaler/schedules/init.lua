@@ -6,6 +6,7 @@
 --- returns `function(args, context) → function(t) → lr`, where t counts from 0 in units of the
 --- interval and context is { lr =, horizon = }.
 local fail = require 'nnscaler.fail'
+local nearest = require 'nnscaler.nearest'
 local resolve = require 'nnscaler.resolve'
 local sorted = require 'nnscaler.sorted'
 
@@ -70,7 +71,8 @@ function M.shared(name, args, context)
   for key in sorted.sorted_pairs(args) do
     if key ~= 'warmup_steps' and key ~= 'min_lr' and key ~= 'decay_steps' then
       fail('usage', 'lr_scheduler.args', ("unknown key '%s' of schedule '%s'; expected "
-        .. 'decay_steps, min_lr, warmup_steps'):format(tostring(key), name))
+        .. 'decay_steps, min_lr, warmup_steps'):format(tostring(key), name),
+        nearest(key, { 'decay_steps', 'min_lr', 'warmup_steps' }))
     end
   end
   local warmup, stop = args.warmup_steps or 0, args.decay_steps or context.horizon
