@@ -48,9 +48,10 @@ describe('several ranks', function()
 
   it('go on from states in other shards', function()
     local more = 'max_train_steps=6 micro_batch_size=2 checkpoint.resume_from=last '
-      .. 'compute_config.plan_ngpus='
+      .. 'debug.check_gradient_sync_cross_devices=true compute_config.plan_ngpus='
     local same = train('zero_one', 'max_train_steps=6 micro_batch_size=2')
     train('zero', 'max_train_steps=6 micro_batch_size=2 stop_after_steps=1 -n 4 pas_policy=dp '
+      .. 'debug.check_gradient_sync_cross_devices=true '
       .. 'compute_config.use_zero=true compute_config.zero_use_reduce_scatter=true')
     train('zero', more .. '2 stop_after_steps=2 -n 4 pas_policy=pp compute_config.use_zero=2')
     train('zero', more .. '1 stop_after_steps=3 -n 4 pas_policy=dp compute_config.use_zero=3 '

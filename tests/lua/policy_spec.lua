@@ -44,6 +44,34 @@ describe('policies', function()
     assert.matches('weights sharded', run('fsdp', 1, 2):text())
   end)
 
+  it('leave to compute_config which states rest in shards, or say so themselves', function()
+    local zero = { level = 1, groups = 2, scatter = true, undivided = false }
+    local function made(policy, undivided)
+      return policies.run(graph, policy, { plan_ngpus = 1, runtime_ngpus = 4, pas_config = {},
+        micro_batches = 4, zero = zero, undivided = undivided })
+    end
+    local plan = made('dp', { 'transformer.wte.weight' })
+    assert.matches('optimizer state sharded in 2 groups, sums scattered, 1 undivided', plan:text())
+    assert.equal(1, plan:info().zero)
+    assert.equal(plan:hash(), plans.from_json(plan:json()):hash())
+    plan = made(function(g)
+      g:replicate_rest()
+      g:weights('*wte*', { zero = 3 })
+      g:weights('*ln*', { zero = 0 })
+    end)
+    assert.matches('transformer.ln_f.weight zero 0.*transformer.wte.weight zero 3', plan:text())
+    assert.equal(3, plan:info().zero)
+    assert.matches('3 ZeRO groups of 4 scale units; expected a divisor', message(plans.from_json,
+      (plan:json():gsub('"groups": 2', '"groups": 3'))))
+    assert.matches('zero is 7; expected 0 to 3', message(plans.from_json,
+      (plan:json():gsub('"level": 1', '"level": 7'))))
+    -- Plans of before said it of weights alone.
+    local old = plan:json():gsub('"format": 2', '"format": 1'):gsub('"zero": {.-\n }',
+      '"weights": "sharded"')
+    assert.equal(3, plans.from_json(old):info().zero)
+    assert.matches('weights sharded', plans.from_json(old):text())
+  end)
+
   it('tp cuts every operator that can be cut, alike in every process', function()
     local plan = run('tp', 2)
     local cuttable, handle = 0, require('nnscaler.policies.handle')

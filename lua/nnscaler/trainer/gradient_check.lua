@@ -1,26 +1,30 @@
---- debug.check_gradient_sync_cross_devices: ranks that hold the same part of a weight must have
---- the same summed gradient of it, bit for bit. Gradients that are summed into shards are left out:
---- each shard is on one rank of a group.
+--- debug.check_gradient_sync_cross_devices: ranks that hold the same part of a summed gradient must
+--- have the same bits of it.
 local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local ranks = require 'nnscaler.ranks'
+local shards = require 'nnscaler.runtime.shards'
 local sorted = require 'nnscaler.sorted'
+local store = require 'nnscaler.runtime.store'
 
 -- What this rank has: hash of the gradient by name and place of the part.
 local function own(t)
   local fingerprint, list = require('nnscaler._C.train').fingerprint, {}
-  local scattered = {} -- whole only where no rank looks
-  for _, set in ipairs(t.engine.states and t.engine.states.sets or {}) do
-    for _, name in ipairs(set.scatter and set.names or {}) do scattered[name] = true end
-  end
   for _, parameter in ipairs(t.engine.parameters) do
-    local gradient = parameter.requires_grad and not scattered[parameter.name]
-      and t.engine:grad(parameter.name)
+    local gradient = parameter.requires_grad and t.engine:grad(parameter.name)
     if gradient then
       local part = t.sharing.parts[parameter.name]
-      local at = part.start and table.concat(part.start, ',') or ''
-      list[('%s\n%s[%s]'):format(parameter.name, at, table.concat(gradient.shape, ','))] =
-        tostring(fingerprint(gradient))
+      local slice = store.slice_of(part)
+      if part.scatter or part.zero == 2 then -- it rests in shards, or one in it is right
+        slice = shards.slice(part, t.sharing.rank)
+        if slice and gradient.shape[part.dim + 1] == part.length then
+          gradient = gradient:narrow(part.dim, shards.range(part,
+            shards.position(part, t.sharing.rank)))
+        end
+      end
+      if slice then
+        list[parameter.name .. '\n' .. store.key(slice)] = tostring(fingerprint(gradient))
+      end
     end
   end
   return list

@@ -16,7 +16,16 @@ local function run(list)
 end
 
 local function check(cell)
+  local bits = {}
   for r, result in ipairs(cell.results) do
+    for _, part in ipairs(sorted_keys(result.bits)) do
+      bits[part] = bits[part] or result.bits[part]
+      assert.equal(bits[part], result.bits[part], ('%s: %s on rank %d'):format(cell.name, part,
+        r - 1))
+    end
+  end
+  for r, result in ipairs(cell.results) do
+    assert.equal(result.expected, result.sent)
     assert(#result.bad == 0, ('%s, rank %d: %s'):format(cell.name, r - 1,
       table.concat(result.bad, '; ', 1, math.min(5, #result.bad))))
   end
@@ -98,6 +107,7 @@ describe('ZeRO keeps on each of 4 ranks', function()
           assert.is_true(math.abs(kept[name] / want[i][k] - 1) <= 0.03, ('%s: %d of %d'):format(
             name, kept[name], want[i][k]))
         end
+        assert.equal(level.zero == 1 or level.zero == 2, result.sent > 0)
         -- What is told before anything runs. Gradients that a sum scatters are whole until then.
         assert.equal(kept.weights, kept.predicted.weights)
         assert.equal(level.scatter and whole or kept.gradients, kept.predicted.gradients)
