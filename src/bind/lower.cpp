@@ -182,16 +182,18 @@ void push_shards(lua_State* L, const lower::Share& share) {
   lua_setfield(L, -2, "scatter");
 }
 
-// {name, shape, dtype, whole =, start =, reduce = ranks, holders =, zero =, addends =} of each
-// parameter; `whole` and `start` (per dimension) only where the rank holds a part, `reduce` only
-// where gradients are summed, `gradient`, its shape, only where that is in shards and the weight is
-// not; with what push_shards sets.
+// {name, shape, dtype, gradient_dtype, whole =, start =, reduce = ranks, holders =, zero =,
+// addends =} of each parameter; `whole` and `start` (per dimension) only where the rank holds a
+// part, `reduce` only where gradients are summed, `gradient`, its shape, only where that is in
+// shards and the weight is not; with what push_shards sets.
 int parameters(lua_State* L) {
   const lower::Program& p = program(L);
   push_leaves(L, p, p.parameters);
   for (size_t i = 0; i < p.parameters.size(); ++i) {
     lua_rawgeti(L, -1, static_cast<int>(i + 1));
     push_part(L, p.slot(p.parameters[i]));
+    push_string(L, name_of(lower::gradient_type(p.slot(p.parameters[i])).dtype));
+    lua_setfield(L, -2, "gradient_dtype");
     if (i < p.shares.size()) {
       const lower::Share& share = p.shares[i];
       if (!share.reduce.empty()) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 #include "base/error.h"
 #include "job/parse.h"
@@ -44,9 +45,12 @@ constexpr int kWrapped = -1;
                            : fmt::format("did you mean '{}'?", near));
 }
 
+std::string mismatch(const Value& value, const Key& key, const std::string& expected) {
+  return fmt::format("[job.type] {}: '{}' is {}; expected {}", to_string(value.mark), key.path,
+                     describe(value), expected);
+}
 [[noreturn]] void mistyped(const Value& value, const Key& key, const std::string& expected) {
-  fail(ErrorKind::usage, "[job.type] {}: '{}' is {}; expected {}", to_string(value.mark), key.path,
-       describe(value), expected);
+  throw Error(ErrorKind::usage, mismatch(value, key, expected));
 }
 
 // Whether a plain table of a recipe is the thing itself (a data set with get and len, say), not its
@@ -177,6 +181,17 @@ class Resolver {
     }
   }
 
+  static void check_choice(const Value& value, const Key& key) {
+    std::vector<std::string> choices;
+    std::istringstream words(key.choices);
+    for (std::string word; words >> word;) choices.push_back(word);
+    if (value.is(text) && std::find(choices.begin(), choices.end(), value.text) != choices.end())
+      return;
+    const std::string near = value.is(text) ? nearest(value.text, choices) : "";
+    throw Error(ErrorKind::usage, mismatch(value, key, "one of " + type_text(key)),
+                near.empty() ? "" : fmt::format("did you mean '{}'?", near));
+  }
+
   static void check_type(Value& value, const Key& key) {
     const bool is_type = std::string_view(key.path).ends_with(".type");
     switch (key.type) {
@@ -196,13 +211,13 @@ class Resolver {
           value = Value::of_text(value.text, value.mark);
         if (!value.is(text) || value.text.empty()) mistyped(value, key, "a text");
         break;
-      case Type::choice: {
-        const std::string words = fmt::format(" {} ", key.choices);
-        if (!value.is(text) || value.text.empty() ||
-            words.find(fmt::format(" {} ", value.text)) == std::string::npos)
-          mistyped(value, key, "one of " + type_text(key));
+      case Type::words:
+        if (value.is(map)) break;
+        check_choice(value, key);
         break;
-      }
+      case Type::choice:
+        check_choice(value, key);
+        break;
       case Type::names:
         if (value.is(list) ? !std::all_of(value.items.begin(), value.items.end(),
                                           [](const Value& v) { return v.is(text); })

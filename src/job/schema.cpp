@@ -66,7 +66,7 @@ constexpr Key kKeys[] = {
 
   // --- optimizer
   {"optimizer", component, kRequired, "", "What changes the weights."},
-  {"optimizer.type", text, kRequired, "", "`adamw`, `adam`, `sgd`, `lion`, `adafactor`, `muon`, or a module of your own."},
+  {"optimizer.type", text, kRequired, "", "`adamw`, `adam`, `sgd`, `lion`, `adafactor`, `muon`, `mixed_precision_adamw`, or a module of your own."},
   {"optimizer.args", map, "{}", "", "Arguments of the optimizer: `lr`, `betas`, `weight_decay`, …"},
   {"optimizer.clip_gnorm", number, "0", "", "Greatest norm of all gradients together; 0 only measures it.", false, 0},
   {"optimizer.loss_reduction", choice, "mean", "", "What a step says of the losses of its micro-batches. mean: their mean, each weighted by its tokens or samples; sum: their sum; per-token-mean: their sum divided by all tokens, of losses that are sums over tokens.", false, kUnbounded, "mean sum per-token-mean"},
@@ -81,7 +81,7 @@ constexpr Key kKeys[] = {
   // --- where and how it computes
   {"device", text, "cpu", "", "`cpu`, `cuda` or `cuda:N`.", true},
   {"threads", integer, "", "threads", "Threads of one operator; all cores if not given.", false, 1, "", 4096},
-  {"precision", choice, "none", "", "Type of parameters and floating inputs; `none` leaves them as the model made them.", true, kUnbounded, "none fp32 fp64"},
+  {"precision", words, "none", "", "Types of parameters, buffers, inputs and gradients, see docs/precision.md: `bf16` casts them (bf16-true), `bf16-mixed` keeps float32 and casts for products (autocast); `none` leaves them as the model made them. A table names `parameter`, `buffer`, `input`, `gradient` and `reduce` apart.", true, kUnbounded, "none fp64 fp32 bf16 fp16 64-true 32-true bf16-true 16-true bf16-mixed 16-mixed"},
   {"eager", boolean, "false", "", "Trains with LibTorch's autograd instead of a generated program: the reference."},
   {"seed", integer, "0", "", "Seed of everything random.", false, 0},
   {"deterministic", boolean, "true", "", "Operators that give the same bits in every run; false lets a GPU take faster ones."},
@@ -200,11 +200,12 @@ std::string type_text(const Key& key) {
       return "number" + least_text(key);
     case text:
       return "text";
+    case words:
     case choice: {
       std::string out;
       for (const char* c = key.choices; *c != '\0'; ++c)
         out += *c == ' ' ? std::string(" | ") : std::string(1, *c);
-      return out;
+      return key.type == words ? out + " | table" : out;
     }
     case names:
       return "text or list of texts";

@@ -15,6 +15,7 @@ enum class Type {
   number,
   text,
   choice,      // one of the words in Key::choices
+  words,       // a choice, or a table of choices by names of the receiver
   names,       // a text or a list of texts
   map,         // free table: whatever the receiver takes
   function,    // Lua only

@@ -33,9 +33,13 @@ struct Slot {
   // Of parameters whose gradient rests in a shard although they do not: its shape.
   Shape gradient = {};
 };
+// Addends of gradients of 16-bit weights are summed in float32, over micro-batches and ranks.
+inline DType gradient_dtype(DType weight) {
+  return weight == DType::bf16 || weight == DType::f16 ? DType::f32 : weight;
+}
 inline TensorType gradient_type(const Slot& parameter) {
   return {parameter.gradient.empty() ? parameter.type.shape : parameter.gradient,
-          parameter.type.dtype};
+          gradient_dtype(parameter.type.dtype)};
 }
 
 // How a parameter is shared between ranks.

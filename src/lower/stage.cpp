@@ -394,6 +394,8 @@ void StageLowering::backward(bool split) {
   const auto gradients =
       tape_.reverse(seeds, {[&](Ref slot) { return role(slot) == SlotRole::parameter; },
                             [&](Ref slot, Ref gradient) {
+                              const DType weight = out_.program.slot(slot.id).type.dtype;
+                              gradient = e_.cast(gradient, gradient_dtype(weight));
                               gradient = scattered(slot, gradient);
                               Instr instr;
                               instr.kind = InstrKind::accumulate;

@@ -55,6 +55,7 @@ void add_loss_derivatives(Records& records);
 void add_random(Records& records);  // dropout
 void add_communication(Records& records);
 void add_queries(Records& records);  // what asks for data or shapes
+void add_autocast(Records& records);
 
 // --- axes ----------------------------------------------------------------------------------------
 

@@ -43,7 +43,9 @@ Types native_layer_norm(const CallView& call) {
   return {call.tensor("input"), statistics(call), statistics(call)};
 }
 Types fused_rms_norm(const CallView& call) {
-  return {call.tensor("input"), statistics(call)};
+  TensorType rstd = statistics(call);
+  if (rstd.dtype == DType::bf16 || rstd.dtype == DType::f16) rstd.dtype = DType::f32;
+  return {call.tensor("input"), rstd};
 }
 
 // Gradients of input, weight (and bias), those masked off left out.

@@ -79,6 +79,17 @@ struct Overwrite {
   bool casts = false;  // to the dtype of the first tensor, whatever the content's
 };
 
+// What autocast does with the floating operands of a call, float64 ones left out.
+enum class Cast {
+  none,
+  lower,   // to the dtype of the region
+  full,    // to float32
+  widest,  // to that of the operand that has the most bits
+};
+struct Autocast {
+  Cast cpu = Cast::none, cuda = Cast::none;
+};
+
 // How much of something the operands hold, by name: 0 for numbers, nothing where it is no number.
 using HeldBy = std::function<std::optional<double>(std::string_view operand)>;
 
@@ -131,6 +142,7 @@ struct Record {
   // element by element; nothing where it is no such form.
   std::function<std::optional<double>(const CallView&, size_t i, const HeldBy& held)> keeps = {};
   bool shape_only = false;  // reads of its tensors nothing but shapes and dtypes
+  Autocast autocast = {};
   Derivative derivative = {};
   // In order of preference; where none serves, the call itself stands, or what its derivative makes
   // of it.

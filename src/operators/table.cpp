@@ -30,6 +30,7 @@ Table make_table() {
                          add_random,
                          add_communication,
                          add_queries,
+                         add_autocast,
                          add_elementwise_derivatives,
                          add_reduction_derivatives,
                          add_shape_derivatives,

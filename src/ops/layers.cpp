@@ -55,32 +55,39 @@ std::vector<int64_t> trailing(const at::Tensor& input, at::IntArrayRef normalize
   return dims;
 }
 
+// What sums of such numbers are made in: float32 of 16-bit ones.
+at::Tensor widened(const at::Tensor& x) {
+  const bool narrow = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
+  return narrow ? x.to(at::kFloat) : x;
+}
+
 // input · rstd · weight with rstd = 1 / √(mean of squares + eps); returns both.
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& input, at::IntArrayRef normalized,
                                             const OptionalTensor& weight, double eps) {
-  const at::Tensor rstd =
-      at::mean(input.mul(input), trailing(input, normalized), true).add_(eps).rsqrt_();
-  at::Tensor out = input.mul(rstd);
+  const at::Tensor x = widened(input);
+  const at::Tensor rstd = at::mean(x.mul(x), trailing(input, normalized), true).add_(eps).rsqrt_();
+  at::Tensor out = x.mul(rstd);
   if (weight) out = out.mul(*weight);
-  return {out, rstd};
+  return {out.to(input.scalar_type()), rstd};
 }
 
 std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& grad_output, const at::Tensor& input, at::IntArrayRef normalized,
     const at::Tensor& rstd, const OptionalTensor& weight, std::array<bool, 2> output_mask) {
   const std::vector<int64_t> dims = trailing(input, normalized);
-  const at::Tensor unit = input.mul(rstd);
+  const at::Tensor gradient = widened(grad_output), unit = widened(input).mul(rstd);
   at::Tensor d_input, d_weight;
   if (output_mask[1]) {
     std::vector<int64_t> leading;
     for (int64_t d = 0; d < dims.front(); ++d) leading.push_back(d);
-    d_weight = grad_output.mul(unit);
+    d_weight = gradient.mul(unit);
     if (!leading.empty()) d_weight = d_weight.sum(leading);
+    if (weight) d_weight = d_weight.to(weight->scalar_type());
   }
   if (output_mask[0]) {
-    const at::Tensor scaled = weight ? grad_output.mul(*weight) : grad_output;
+    const at::Tensor scaled = weight ? gradient.mul(*weight) : gradient;
     const at::Tensor along = at::mean(scaled.mul(unit), dims, true);
-    d_input = scaled.sub(unit.mul(along)).mul_(rstd);
+    d_input = scaled.sub(unit.mul(along)).mul_(rstd).to(input.scalar_type());
   }
   return {d_input, d_weight};
 }

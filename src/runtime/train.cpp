@@ -97,7 +97,7 @@ int lua_align(lua_State* L) {
            g.numel(), w.numel());
     const bool alike = g.strides() == w.strides() || (g.is_contiguous() && w.is_contiguous());
     if (alike && (g.numel() == 0 || seen.insert(g.const_data_ptr()).second)) continue;
-    at::Tensor aligned = at::empty_like(w);
+    at::Tensor aligned = at::empty_like(w, g.scalar_type());
     aligned.copy_(g);
     tensor::push(L, std::move(aligned));
     lua_rawseti(L, 2, static_cast<int>(i + 1));

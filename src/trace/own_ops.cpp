@@ -306,6 +306,10 @@ int register_op(lua_State* L) {
       fail(ErrorKind::usage, "[register_op] {}: kind is '{}'; expected one of {}", op.name, name,
            operators::kind_names());
     op.kind = *kind;
+    if (*kind == operators::Kind::linear)
+      op.autocast = {operators::Cast::lower, operators::Cast::lower};
+    if (*kind == operators::Kind::class_loss)
+      op.autocast = {operators::Cast::full, operators::Cast::full};
   }
   lua_getfield(L, 1, "rules");
   const int rules = lua_gettop(L);

@@ -1,7 +1,6 @@
 // Recording of calls: arguments become values and constants, shapes come from the operator table.
 #include "trace/recorder.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/core/GradMode.h>
@@ -280,6 +279,7 @@ int Recorder::record_composite(lua_State* L, const std::string& op,
       args.push_back({names[i], std::move(value)});
     }
     const operators::Record& record = *operators::find(op);
+    autocast(record, args);
     const operators::CallView call(op, args,
                                    [this](int id) -> const TensorType& { return type_of({id}); });
     std::string hash = hex(graph::exact_hash(*record.body(call)));
@@ -318,9 +318,6 @@ Arg Recorder::operand_arg(const tensor::Operand& operand, const c10::Argument& d
 int Recorder::record_call(lua_State* L, const tensor::Call& call) {
   const c10::FunctionSchema& schema = call.op->schema();
   const std::string op = tensor::full_name(*call.op);
-  if (at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA))
-    throw Error(ErrorKind::model, fmt::format("[trace.autocast] {} is called under autocast", op),
-                "write the conversions of a traced model: x:to('bfloat16')");
   refuse_data_reader(op);
   if (shape_query(L, op, call)) return 1;
 
@@ -354,6 +351,7 @@ int Recorder::record_call(lua_State* L, const tensor::Call& call) {
           written_types.push_back(type_of(std::get<ValueRef>(args[i].value)));
         }
 
+  if (info != nullptr) autocast(*info, args);
   const bool identity =
       info != nullptr && operators::is_identity(operators::CallView(op, args, type));
   std::string recorded = op;

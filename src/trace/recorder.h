@@ -6,6 +6,7 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -109,6 +110,9 @@ class Recorder final : public tensor::Interceptor {
   std::vector<TensorType> infer(const std::string& op, const std::vector<NamedArg>& args,
                                 const operators::Record* info);
   bool type_requires_grad(int id) const;
+  // Under autocast: casts the operands as the record says. A cast of a weight serves all its uses.
+  void autocast(const operators::Record& record, std::vector<NamedArg>& args);
+  graph::ValueRef cast(graph::ValueRef value, DType to);
 
   graph::Graph graph_;
   Places places_;
@@ -119,8 +123,9 @@ class Recorder final : public tensor::Interceptor {
   std::vector<at::Tensor> kept_;  // constants stay alive: identity is by address
   std::vector<std::shared_ptr<tensor::Traced>> traced_;  // one per handle, or null
   std::map<std::pair<std::string, std::string>, int> ordinals_;
-  std::vector<bool> consumed_;                // one per value
-  std::vector<std::pair<int, int>> buffers_;  // value id → handle
+  std::map<std::tuple<int, DType, int, bool>, int> casts_;  // of weights → value
+  std::vector<bool> consumed_;                              // one per value
+  std::vector<std::pair<int, int>> buffers_;                // value id → handle
   std::set<std::string> warned_;
   std::vector<std::string> warnings_;
   int regions_ = 0;

@@ -67,6 +67,8 @@ describe('parts of a model', function()
     refused('compute_config.use_end2end is true; expected false',
       'model.parallel_modules.0.compute_config.use_end2end=true')
     refused("unknown key 'model.parallel_modules.polic'", 'model.parallel_modules.0.polic=tp')
+    refused('expected precision none, fp64, fp32 or bf16 beside model.parallel_modules',
+      'precision=bf16-mixed')
     refused("nothing is named 'blok'", 'model.parallel_modules.0.type=blok')
   end)
 end)

@@ -246,7 +246,7 @@ describe('mistakes in a job', function()
     assert.matches('global_batch_size 5 is not a multiple of micro_batch_size 2', said)
     said, code = run 'optimizer.args.learning_rate=1'
     assert.equal(2, code)
-    assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, lr", said)
+    assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, fused, lr", said)
     said, code = run 'optimizer.type=adamx'
     assert.equal(2, code)
     assert.matches("nothing is named 'adamx'", said)

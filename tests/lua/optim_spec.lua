@@ -287,8 +287,8 @@ describe('messages of optimizers', function()
   local function new(config) return message(optim.new, config, { parameter('w', { 1 }) }) end
 
   it('name what is wrong', function()
-    assert.matches("nothing is named 'adamx'; expected adafactor, adam, adamw, lion, muon, sgd",
-      new { type = 'adamx' })
+    assert.matches("nothing is named 'adamx'; expected adafactor, adam, adamw, lion, "
+      .. 'mixed_precision_adamw, muon, sgd', new { type = 'adamx' })
     assert.matches("muon updates matrices; 'w' has shape %[1%]", new { type = 'muon' })
     assert.matches('beta2_decay is 1; expected a number ≤ 0',
       new { type = 'adafactor', args = { beta2_decay = 1 } })
@@ -305,7 +305,7 @@ describe('messages of optimizers', function()
       new { type = 'muon', args = { ns_coefficients = { 1, 2 } } })
     assert.matches("optimizer.args.groups%[1%].*unknown key 'betas'; expected",
       new { type = 'adamw', args = { groups = { { match = 'w', type = 'sgd', betas = {} } } } })
-    assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, lr",
+    assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, fused, lr",
       new { type = 'adamw', args = { learning_rate = 1 } })
     assert.matches('betas%[2%] is 1; expected 0',
       new { type = 'adamw', args = { betas = { 0.9, 1 } } })

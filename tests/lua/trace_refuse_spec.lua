@@ -126,12 +126,6 @@ describe('a trace refuses', function()
     end), '[trace.write] aten::add_', 'float32[3, 4]', 'float32[4]', here)
   end)
 
-  it('calls under autocast', function()
-    says(refusal(function(a)
-      return T.autocast('bfloat16', function() return (a:matmul(a:t())) end)
-    end), '[trace.autocast] aten::t', here, "x:to('bfloat16')")
-  end)
-
   it('out arguments', function()
     says(refusal(function(a)
       ops.aten['add.out'](a, a, { out = T.zeros { 3, 4 } })

@@ -153,7 +153,8 @@ TEST_CASE("wrong keys and values are named with their place") {
             .find("exclude each other") != std::string::npos);
   CHECK(error_of([] { complete("model: m\ndataset: d\n"); }) ==
         "[job.key] job.yaml:1:1: 'optimizer' is missing | add optimizer with a type: `adamw`, "
-        "`adam`, `sgd`, `lion`, `adafactor`, `muon`, or a module of your own.");
+        "`adam`, `sgd`, `lion`, `adafactor`, `muon`, `mixed_precision_adamw`, or a module of your "
+        "own.");
   CHECK(error_of([] { complete("model: m\ndataset: d\noptimizer: sgd\n"); }) ==
         "[job.end] job.yaml:1:1: the job has no end | give max_train_steps or max_epochs");
   CHECK(

@@ -1,5 +1,6 @@
 --- Adam and AdamW differ in their kernel and in the default of weight decay.
 local check = require 'nnscaler.optim.check'
+local fail = require 'nnscaler.fail'
 
 ---@param kernel string ATen's fused kernel
 ---@param weight_decay number default
@@ -7,12 +8,16 @@ local check = require 'nnscaler.optim.check'
 return function(kernel, weight_decay)
   local kind = {
     defaults = { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = weight_decay,
-      amsgrad = false, maximize = false },
+      amsgrad = false, maximize = false, fused = true },
   }
 
   function kind.check(options, key)
     check.betas(options, key)
     check.not_negative(options, key, { 'lr', 'eps', 'weight_decay' })
+    if options.fused ~= true then
+      fail('usage', key, ('fused is %s; expected true: the kernels are fused ones'):format(
+        tostring(options.fused)), 'leave it out')
+    end
   end
 
   function kind.slots(options)

@@ -9,7 +9,9 @@
 --- list of names, of tensors like the weight, or of { name =, dtype =, shape = function(shape) }
 --- where they are others. A kind without `slots` keeps its own state: it is not in checkpoints, its
 --- memory is unknown, and parts of weights take it only with `elementwise = true`. `whole = true`
---- says that it never takes parts; `refuses(shape)` says why a weight cannot be updated at all.
+--- says that it never takes parts; `refuses(shape)` says why a weight cannot be updated at all. Of
+--- a 16-bit weight a kind with `slots` gets a float32 copy to update, its slot `master`, unless the
+--- option master = false is given.
 ---
 --- A step on whole tensors: `collect` gradients, `scale` them by 1/Σn and measure their norm (one
 --- pass, squares summed in float64), `clip` (a second pass, only where the norm is too large),
@@ -36,23 +38,26 @@ M.Optimizer = Optimizer
 
 local what = {
   key = 'optimizer.type', prefix = 'nnscaler.optim.',
-  builtin = { 'adafactor', 'adam', 'adamw', 'lion', 'muon', 'sgd' },
+  builtin = { 'adafactor', 'adam', 'adamw', 'lion', 'mixed_precision_adamw', 'muon', 'sgd' },
   expects = 'an optimizer kind { defaults, update, slots }',
 }
 
 -- Options of a group: the kind's defaults, the job's arguments, the group's own.
 local function merge(kind, key, ...)
-  local options = {}
+  local options = { master = true }
   for name, value in sorted.sorted_pairs(kind.defaults) do options[name] = value end
+  local known = sorted.sorted_keys(options)
   for i = 1, select('#', ...) do
     for name, value in sorted.sorted_pairs((select(i, ...))) do
-      if kind.defaults[name] == nil then
+      if options[name] == nil then
         fail('usage', key, ("unknown key '%s'; expected %s"):format(tostring(name),
-          table.concat(sorted.sorted_keys(kind.defaults), ', ')),
-          nearest(name, sorted.sorted_keys(kind.defaults)))
+          table.concat(known, ', ')), nearest(name, known))
       end
       options[name] = value
     end
+  end
+  if type(options.master) ~= 'boolean' then
+    fail('usage', key, ('master is %s; expected true or false'):format(tostring(options.master)))
   end
   if kind.check then kind.check(options, key) end
   return options
@@ -219,6 +224,17 @@ function Optimizer:step(lr)
   self:update(active, gradients, lr)
 end
 
+-- Has a kind update masters where there are any, by gradients of their dtype.
+local function lay_masters(bucket)
+  for i, slot in ipairs(bucket.slots) do
+    local weight = slot.tensors.master or slot.data
+    bucket.parameters[i] = weight
+    if bucket.gradients[i].dtype ~= weight.dtype then
+      bucket.gradients[i] = bucket.gradients[i]:to(weight.dtype)
+    end
+  end
+end
+
 --- Updates parameters.
 ---@param active table[] their slots
 ---@param gradients nnscaler.Tensor[] of each; they lie in memory as their parameters do
@@ -242,8 +258,12 @@ function Optimizer:update(active, gradients, lr)
       -- lr·(own/base) would not be lr exactly where own is base
       bucket.lr = options.lr == self.lr and lr or lr * (options.lr / self.lr)
       self:make_state(bucket)
+      lay_masters(bucket)
       self.kinds[bucket.group].update(self, bucket, options)
-      for _, slot in ipairs(bucket.slots) do slot.count = slot.count + 1 end
+      for i, slot in ipairs(bucket.slots) do
+        slot.count = slot.count + 1
+        if slot.tensors.master then slot.data:copy_(bucket.parameters[i]) end
+      end
     end
   end)
 end
@@ -253,7 +273,7 @@ end
 function Optimizer:make_state(bucket)
   for i, slot in ipairs(bucket.slots) do
     for _, declared in ipairs(self:slots_of(slot)) do
-      slot.tensors[declared.name] = slot.tensors[declared.name] or slots.zeros(declared, slot.data)
+      slot.tensors[declared.name] = slot.tensors[declared.name] or slots.first(declared, slot.data)
       bucket[declared.name] = bucket[declared.name] or {}
       bucket[declared.name][i] = slot.tensors[declared.name]
     end

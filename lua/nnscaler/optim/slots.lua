@@ -1,5 +1,6 @@
 --- What a kind of optimizer keeps of each parameter, as it declares it: known before anything runs.
 local fail = require 'nnscaler.fail'
+local precision = require 'nnscaler.precision'
 
 local M = {}
 
@@ -9,30 +10,38 @@ M.width = { float64 = 8, float32 = 4, bfloat16 = 2, float16 = 2, int64 = 8, int3
 
 ---@class nnscaler.Slot of every parameter of a group
 ---@field name string
----@field dtype string|nil nil: the weight's
+---@field dtype string|nil nil: the weight's, or its master's
 ---@field shape nil|fun(shape: integer[]): integer[]|nil from the weight's, nil where a weight of
 ---  this shape has no such slot; without the function: the same
 
 --- The slots that a kind with these options keeps of a weight; none of a kind that keeps its own
---- state.
+--- state. Of a 16-bit weight the first is `master`, the weight in float32, which is what the kind
+--- updates, unless the options say master = false.
 ---@param kind table
 ---@param options table
----@param weight { shape: integer[] }
+---@param weight { shape: integer[], dtype: string }
 ---@return nnscaler.Slot[]
 function M.of(kind, options, weight)
   local list = {}
-  for _, slot in ipairs(kind.slots and kind.slots(options) or {}) do
+  if not kind.slots then return list end
+  local master = options.master and precision.gradient_dtype(weight.dtype)
+  if master == weight.dtype then master = nil end
+  if master then list[1] = { name = 'master', dtype = master } end
+  for _, slot in ipairs(kind.slots(options)) do
     if type(slot) == 'string' then slot = { name = slot } end
-    if not slot.shape or slot.shape(weight.shape) then list[#list + 1] = slot end
+    if not slot.shape or slot.shape(weight.shape) then
+      list[#list + 1] = { name = slot.name, shape = slot.shape, dtype = slot.dtype or master }
+    end
   end
   return list
 end
 
---- A slot before the first update.
+--- A slot before the first update: a master is the weight, others are zeros.
 ---@param slot nnscaler.Slot
 ---@param weight nnscaler.Tensor
 ---@return nnscaler.Tensor
-function M.zeros(slot, weight)
+function M.first(slot, weight)
+  if slot.name == 'master' then return weight:detach():to(slot.dtype) end
   if not slot.shape then
     return slot.dtype and weight:zeros_like { dtype = slot.dtype } or weight:zeros_like()
   end

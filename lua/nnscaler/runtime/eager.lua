@@ -81,8 +81,8 @@ end
 
 --- Forward and backward of the micro-batches of one step, in their order.
 ---@param samples any[]
----@param context { step: integer, unweighted?: boolean } unweighted: each loss counts once in the
----  gradients, whatever its weight
+---@param context { step: integer, unweighted?: boolean, scale?: number } unweighted: each loss
+---  counts once in the gradients, whatever its weight; scale: of the loss
 ---@return { loss: number, weight: number, sum: number, count: integer, losses: number[],
 ---  outputs: any[] }
 function Engine:train_step(samples, context)
@@ -93,7 +93,7 @@ function Engine:train_step(samples, context)
     local loss = results[1]
     losses[k], outputs[k] = loss:item(), { select(2, unpack(results)) }
     if n > 0 then -- an empty micro-batch may have the loss 0/0: it counts for nothing
-      local seed = context.unweighted and 1 or n
+      local seed = sample_of.seed(loss, context.unweighted and 1 or n, context.scale)
       if loss.requires_grad then loss:backward(loss:new_full(loss.shape, seed)) end
       total, weight = total + n * losses[k], weight + n
       sum, count = sum + losses[k], count + 1

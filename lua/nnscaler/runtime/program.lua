@@ -264,8 +264,9 @@ function Engine:inputs(args, n)
   return tree.inputs(args, n, self.source.arg_names, move)
 end
 
--- The seed of backward: a scalar n of the loss's dtype.
+-- The seed of backward: a scalar of the loss's dtype.
 function Engine:seed_of(loss, n)
+  n = sample_of.seed(loss, n, self.scale)
   local key = loss.dtype .. n
   local seed = self.seeds[key]
   if not seed then
@@ -411,6 +412,7 @@ end
 
 ---@class nnscaler.StepContext
 ---@field step? integer
+---@field scale? number by which the loss is multiplied before backward, 1 unless told
 ---@field weights? number[] of the micro-batches; by default they tell themselves
 ---@field seed_of? fun(engine, loss: nnscaler.Tensor, n: number): nnscaler.Tensor by default n
 ---@field on_loss? fun(k: integer, loss: nnscaler.Tensor, rest: any[]) gets the loss of micro-batch
@@ -426,6 +428,7 @@ end
 ---  ranks, losses and outputs of this one
 function Engine:train_step(samples, context)
   self.buffer_contents:reset()
+  self.scale = context.scale
   if self.states then self.states:begin() end
   local total, weight, sum, count = 0, 0, 0, 0
   local losses, outputs, passes = {}, {}, {}

@@ -68,6 +68,19 @@ function M.weight(sample, extra)
   return tokens
 end
 
+local kHalf = 65504 -- the largest number of float16
+
+--- The number that backward starts with: n times the scale of the loss. What its dtype cannot hold
+--- is infinite, so that gradients overflow and the scale falls.
+---@param loss nnscaler.Tensor
+---@param n number weight of the micro-batch
+---@param scale? number 1 unless told
+---@return number
+function M.seed(loss, n, scale)
+  local value = n * (scale or 1)
+  return loss.dtype == 'float16' and value > kHalf and math.huge or value
+end
+
 --- Raises unless forward's first result can be a loss.
 ---@param loss any
 function M.check_loss(loss)

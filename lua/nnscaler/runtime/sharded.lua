@@ -68,7 +68,7 @@ local function take_shards(self, set, mine, at)
     else
       local shape = { unpack(leaf.shape) }
       shape[leaf.dim + 1] = 0
-      views[i] = tensor.empty(shape, { dtype = leaf.dtype, device = self.device })
+      views[i] = tensor.empty(shape, { dtype = leaf.gradient_dtype, device = self.device })
     end
     if self:gradient(name) then self:put(name, views[i]) end
   end
@@ -87,7 +87,7 @@ function M.scatter(self, set, over, ranks)
   if layout.chunk == 0 then return end
   local group = groups.group(over)
   local packed = tensor.zeros({ #over * layout.chunk },
-    { dtype = self.leaves[set.names[1]].dtype, device = self.device })
+    { dtype = self.leaves[set.names[1]].gradient_dtype, device = self.device })
   for r, parts in ipairs(layout) do
     for _, part in ipairs(parts) do
       local gradient = self:gradient(part.name)

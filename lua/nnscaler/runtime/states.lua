@@ -25,6 +25,7 @@ local M = {}
 ---@field name string
 ---@field shape integer[]
 ---@field dtype string
+---@field gradient_dtype string|nil in which its gradient is summed; nil: the weight's
 ---@field holders integer|nil ranks that hold the same part of the gradient
 ---@field start integer[]|nil where the part begins
 ---@field whole integer[]|nil shape of the whole weight
@@ -84,6 +85,7 @@ function M.new(options)
     times = { steps = 0, moving = 0, under_way = 0, waited = 0 } }, States)
   for _, leaf in ipairs(options.leaves) do
     self.leaves[leaf.name] = leaf
+    leaf.gradient_dtype = leaf.gradient_dtype or leaf.dtype
     if shards.cuts(leaf) then
       self.ranges[leaf.name] = { shards.range(leaf, shards.position(leaf, options.rank)) }
     end
@@ -146,7 +148,8 @@ function States:views(set)
     for i, name in ipairs(set.names) do
       shapes[i] = self.leaves[name].gradient or self.leaves[name].shape
     end
-    set.flat, set.views = C.flat(self.leaves[set.names[1]].dtype, self.device or 'cpu', shapes)
+    set.flat, set.views = C.flat(self.leaves[set.names[1]].gradient_dtype,
+      self.device or 'cpu', shapes)
   end
   return set.views
 end
@@ -311,7 +314,8 @@ function States:complete(set, i)
   if not self:gradient(name) then
     local leaf = self.leaves[name]
     local gradient = set.joint and self:views(set)[i]
-      or tensor.empty(leaf.gradient or leaf.shape, { dtype = leaf.dtype, device = self.device })
+      or tensor.empty(leaf.gradient or leaf.shape,
+        { dtype = leaf.gradient_dtype, device = self.device })
     if set.late or not set.joint then gradient:zero_() end -- else it is in the sum of the set
     self:put(name, gradient)
   end

@@ -4,6 +4,7 @@ local batches = require 'nnscaler.trainer.batches'
 local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
 local history = require 'nnscaler.trainer.history'
+local loss_scale = require 'nnscaler.trainer.loss_scale'
 local shapes = require 'nnscaler.checkpoint.shapes'
 local shared_checkpoint = require 'nnscaler.trainer.shared_checkpoint'
 
@@ -115,6 +116,7 @@ function M.run(t)
   set_position(t, at, position)
   t.best_loss = state.best_loss
   t.train_loss, t.val_loss = state.train_loss, state.val_loss
+  if t.loss_scale then t.loss_scale = loss_scale.new(state.loss_scale) end
   t.history = history.new(state.history)
   t.saved_step, t.validated_step, t.last_checkpoint = t.step, t.step, path
   t.hooks:fire('after_load_checkpoint', t, saved)

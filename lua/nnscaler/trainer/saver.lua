@@ -60,7 +60,7 @@ function M.save(t)
       step = t.step, seed = t.seed, position = resume.position(t), best_loss = t.best_loss,
       train_loss = t.train_loss, val_loss = t.val_loss, history = t.history:state(),
       updates = optimizer.counts, job = describe_job(t.args), vocabulary = vocabulary(t),
-      user = {},
+      user = {}, loss_scale = t.loss_scale and t.loss_scale:state(),
     },
   }
   local user = contents.state.user

@@ -11,10 +11,12 @@ local hooks = require 'nnscaler.hooks'
 local init_from = require 'nnscaler.trainer.init_from'
 local loaders = require 'nnscaler.trainer.loaders'
 local loggers = require 'nnscaler.loggers'
+local loss_scale = require 'nnscaler.trainer.loss_scale'
 local mixed = require 'nnscaler.library.mixed'
 local optim = require 'nnscaler.optim'
 local parts = require 'nnscaler.trainer.parts'
 local policies = require 'nnscaler.policies'
+local precision = require 'nnscaler.precision'
 local profile = require 'nnscaler.trainer.profile'
 local progress = require 'nnscaler.trainer.progress'
 local ranks = require 'nnscaler.ranks'
@@ -53,12 +55,10 @@ local function set_process(t)
   door.set_deterministic(job.deterministic ~= false, job.device ~= nil and job.device ~= 'cpu')
 end
 
-local kDtypes = { fp32 = 'float32', fp64 = 'float64' }
-
 --- The dtype that the job gives to floating parameters; nil: as the model made them.
 ---@param job nnscaler.Job
 ---@return string|nil
-function M.dtype(job) return kDtypes[job.precision] end
+function M.dtype(job) return precision.of(job.precision).parameter end
 
 -- Casts the floating tensors of a sample.
 local function cast_sample(sample, dtype)
@@ -75,21 +75,31 @@ local function cast_loader(loader, dtype)
     { __index = loader })
 end
 
---- Gives the model's floating parameters the dtype that the job asks for.
+--- Gives the model the precision that the job asks for.
 ---@param model nnscaler.nn.Module
 ---@param job nnscaler.Job
----@return string|nil dtype nil: as the model made them
+---@return nnscaler.Precision
 function M.cast_model(model, job)
-  local dtype = kDtypes[job.precision]
-  if dtype then model:to(dtype) end
-  return dtype
+  local wanted = precision.of(job.precision)
+  precision.apply(model, wanted, job.device)
+  return wanted
+end
+
+local function check_precision(job)
+  local wanted = precision.of(job.precision)
+  if parts.of(job) and (wanted.autocast or wanted.scaled) then
+    fail('usage', 'trainer.precision', 'autocast and a scaled loss need a program of the whole '
+      .. 'model; expected precision none, fp64, fp32 or bf16 beside model.parallel_modules',
+      "for autocast call T.autocast('bfloat16', …) in the forward of each")
+  end
 end
 
 local function set_precision(t)
-  local dtype = M.cast_model(t.model, t.args)
-  if not dtype then return end
+  local wanted = M.cast_model(t.model, t.args)
+  if wanted.scaled then t.loss_scale = loss_scale.new() end
+  if not wanted.input then return end
   for _, name in ipairs { 'train_loader', 'val_loader', 'test_loader' } do
-    t[name] = cast_loader(t[name], dtype)
+    t[name] = cast_loader(t[name], wanted.input)
   end
 end
 
@@ -104,7 +114,7 @@ function M.first_sample(t)
     fail('usage', 'trainer.dummy_sample', 'dummy_sample_gen_fn returned nothing; expected a '
       .. 'micro-batch')
   end
-  local dtype = M.dtype(t.args)
+  local dtype = precision.of(t.args.precision).input
   return dtype and cast_sample(sample, dtype) or sample
 end
 
@@ -170,6 +180,7 @@ end
 function M.parts(t, units)
   local job = t.args
   local accumulation = batches.accumulation(job, units)
+  check_precision(job)
   t.model = parts.of(job) and parts.make(job, M.model, M.dtype(job)) or M.model(job)
   local made = loaders.new(job)
   t.train_loader, t.val_loader, t.test_loader = made.train, made.val, made.test

@@ -38,8 +38,17 @@ local function stop_on_nan(t, what, value, result)
     .. 'without such steps' .. (good and '; checkpoint.resume_from=' .. good .. ' resumes' or ''))
 end
 
--- Whether to update the weights with what was measured.
+-- Whether to update the weights with what was measured. Gradients that overflow are the business of
+-- the loss scale as long as a smaller one may help.
 local function is_usable(t, loss, gnorm, result)
+  if t.loss_scale and is_finite(loss) then
+    local factor, helps = t.loss_scale.factor, t.loss_scale:step(is_finite(gnorm))
+    if helps and not is_finite(gnorm) then
+      t:say('info', 'step %d: gradients overflow at a loss scale of %g: no update, %g from here on',
+        t.step + 1, factor, t.loss_scale.factor)
+      return false
+    end
+  end
   local what = not is_finite(loss) and 'train_loss' or (not is_finite(gnorm) and 'gnorm' or nil)
   if not what then return true end
   local value = what == 'gnorm' and gnorm or loss
@@ -60,7 +69,7 @@ fetch = profile.timed('data', 'load micro-batches', fetch)
 
 -- Sums, scales, clips and applies the gradients; returns norm and learning rate.
 local function update(t, result)
-  local hooks, step = t.hooks, t.update
+  local hooks, step, scale = t.hooks, t.update, t.loss_scale and t.loss_scale.factor or 1
   hooks:fire('before_sync_grad', t)
   step:sum()
   hooks:fire('after_sync_grad', t)
@@ -70,7 +79,7 @@ local function update(t, result)
     t:say('warning', 'step %d has no label that counts: no update', t.step + 1)
     return 0, lr
   end
-  step:scale(1 / result.divisor)
+  step:scale(1 / (result.divisor * scale))
   local gnorm = step:norm()
   hooks:fire('before_gnorm_clip', t)
   local usable = is_usable(t, result.loss, gnorm, result)
@@ -104,7 +113,8 @@ function M.run(t)
   local samples = fetch(t)
   hooks:fire('on_train_step_start', t, samples)
   local computing = base.clock()
-  local result = t.engine:train_step(samples, { step = t.step, seed = t.seed,
+  local scale = t.loss_scale and t.loss_scale.factor
+  local result = t.engine:train_step(samples, { step = t.step, seed = t.seed, scale = scale,
     unweighted = reduction.unweighted(t) })
   hooks:fire('on_train_step_end', t, result.outputs)
   reduction.apply(t, result)
@@ -115,7 +125,7 @@ function M.run(t)
   local metrics = {
     epoch = t.epoch, train_loss = result.loss, gnorm = gnorm, lr = lr, tokens = result.weight,
     tokens_per_s = result.weight / (ended - started), step_s = ended - started,
-    train_wall = ended - computing, rss_bytes = process.rss_bytes(),
+    train_wall = ended - computing, rss_bytes = process.rss_bytes(), loss_scale = scale,
   }
   if t.args.peak_tflops then metrics.mfu = mfu.of(t, metrics.step_s) end
   t.span:advance(t)

@@ -100,3 +100,45 @@ describe('training equals PyTorch', function()
   it('in float64, as a generated program', function() compare('float64', false, 1e-10) end)
   it('in float32, as a generated program', function() compare('float32', false, 1e-5) end)
 end)
+
+-- Errors against float64: of losses, of gradient norms, of the weights after 50 steps.
+local function errors(losses, gnorms, weight)
+  local exact, out = reference.float64, { loss = 0, gnorm = 0, weight = 0 }
+  local l, g = exact:read('losses'):tolist(), exact:read('gnorms'):tolist()
+  for i = 1, #l do
+    out.loss = out.loss + (losses[i] / l[i] - 1) ^ 2
+    out.gnorm = out.gnorm + (gnorms[i] / g[i] - 1) ^ 2
+  end
+  local size = 0
+  for _, key in ipairs(exact:names()) do
+    local name = key:match '^w/(.*)$'
+    -- what a key's bias adds is the same for all keys
+    if name and not name:find 'c_attn.bias' then
+      local want = exact:read(key)
+      out.weight = out.weight + norm(weight(name):to 'float64' - want) ^ 2
+      size = size + norm(want) ^ 2
+    end
+  end
+  return { loss = math.sqrt(out.loss / #l), gnorm = math.sqrt(out.gnorm / #l),
+    weight = math.sqrt(out.weight / size) }
+end
+
+describe('against float64', function()
+  for _, precision in ipairs { 'bf16-mixed', 'bf16' } do
+    it(precision .. ' errs at most twice as much as PyTorch does', function()
+      if reason then return pending(reason) end
+      local file = C.read_safetensors(('%s/reference-%s.safetensors'):format(folder, precision))
+      local theirs = errors(file:read('losses'):tolist(), file:read('gnorms'):tolist(),
+        function(name) return file:read('w/' .. name) end)
+      local run = dofile(here .. '/reference.lua')(folder, 'float32', false, precision)
+      local model = C.read_safetensors(run.checkpoint .. '/model.safetensors')
+      local ours = errors(run.losses, run.gnorms, function(name) return model:read(name) end)
+      for _, what in ipairs { 'loss', 'gnorm', 'weight' } do
+        print(('  %-10s %-6s %.2e, PyTorch %.2e'):format(precision, what, ours[what],
+          theirs[what]))
+        assert.is_true(ours[what] > 1e-5) -- it is not float32 that is compared
+        assert.is_true(ours[what] <= 2 * theirs[what])
+      end
+    end)
+  end
+end)

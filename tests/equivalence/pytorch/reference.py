@@ -2,7 +2,9 @@
 
 usage: reference.py FOLDER
 Writes start-DTYPE.safetensors (random weights, norms and biases too), batches.safetensors and
-reference-DTYPE.safetensors (losses, gradient norms, final weights w/NAME, moments m/NAME and v/NAME).
+reference-DTYPE.safetensors (losses, gradient norms, final weights w/NAME, moments m/NAME and v/NAME);
+reference-bf16-mixed.safetensors is that of float32 weights under bfloat16 autocast, reference-bf16
+that of bfloat16 weights.
 Nothing here is shared with our code but the names of the parameters.
 """
 import math
@@ -105,7 +107,7 @@ def learning_rate(step):
     return MIN_LR + 0.5 * (1 + math.cos(math.pi * part)) * (LR - MIN_LR)
 
 
-def train(weights, x, y, dtype):
+def train(weights, x, y, dtype, autocast=False):
     model = GPT().to(dtype)
     model.load_state_dict({name: w.to(dtype) for name, w in weights.items()})
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), weight_decay=0.1)
@@ -116,8 +118,9 @@ def train(weights, x, y, dtype):
         optimizer.zero_grad()
         total, count = 0.0, 0
         for n in range(step * ACCUMULATION, (step + 1) * ACCUMULATION):
-            loss = F.cross_entropy(model(x[n]).flatten(0, 1), y[n].flatten(),
-                                   ignore_index=IGNORED, reduction="sum")
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                loss = F.cross_entropy(model(x[n]).flatten(0, 1), y[n].flatten(),
+                                       ignore_index=IGNORED, reduction="sum")
             loss.backward()
             total += loss.item()
             count += int((y[n] != IGNORED).sum())
@@ -146,6 +149,10 @@ def main():
         save_file(start, os.path.join(folder, f"start-{name}.safetensors"))
         save_file(train(weights, x, y, dtype),
                   os.path.join(folder, f"reference-{name}.safetensors"))
+    save_file(train(weights, x, y, torch.float32, autocast=True),
+              os.path.join(folder, "reference-bf16-mixed.safetensors"))
+    save_file(train(weights, x, y, torch.bfloat16),
+              os.path.join(folder, "reference-bf16.safetensors"))
 
 
 main()

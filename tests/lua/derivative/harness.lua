@@ -22,7 +22,7 @@ local function operator(name)
   return ops[space][op]
 end
 
-local function is_real(x) return x.dtype:find '^float' ~= nil end
+local function is_real(x) return x.dtype:find '^b?float' ~= nil end
 local function is_complex(x) return x.dtype:find '^complex' ~= nil end
 
 local function reversed(x)
@@ -236,6 +236,55 @@ function M.compare(call, wanted, form, outputs)
     end
   end
   return nil, fallbacks
+end
+
+-- Of a tensor argument list, the same call with real operands rounded to a dtype.
+local function rounded(call, dtype, back)
+  local copy = {}
+  for key, value in next, call do copy[key] = value end
+  copy.args = operands(call.args, function(x)
+    if not is_real(x) then return x end
+    x = x:to(dtype)
+    return back and x:to(back) or x
+  end)
+  return copy
+end
+
+---Compares the gradients of a call in bfloat16 with those in float64 of the same numbers; autograd
+---in bfloat16 says how much is lost by rounding. Returns what is wrong; nil and false where
+---LibTorch cannot do the call in bfloat16 itself.
+---@param call table as for compare
+---@return string? problem, boolean? compared
+function M.compare_rounded(call)
+  local flags, job, short = {}, { seed = M.SEED, device = 'cpu' }, 'bfloat16'
+  local wanted = M.candidates(call)
+  for _, k in ipairs(wanted) do flags[k] = true end
+  local exact, exact_sample = make(rounded(call, short, 'float64'), flags, 'dense', nil,
+    call.reference)
+  local want = M.run(Eager.new(exact, job), exact_sample)
+  local possible, theirs = pcall(function()
+    local model, sample = make(rounded(call, short), flags, 'dense', nil, call.reference)
+    return (M.run(Eager.new(model, job), sample))
+  end)
+  if not possible then return nil, false end
+  local model, sample = make(rounded(call, short), flags, 'dense')
+  local ok, got = pcall(M.run, Program.new(model, job), sample)
+  if not ok then return tostring(got) end
+  for _, k in ipairs(wanted) do
+    local w, t, g = want['x' .. k], theirs['x' .. k], got['x' .. k]
+    if w and g then
+      local complex = t and t.dtype == 'float64'
+      if g.dtype ~= (complex and 'float64' or 'float32') then
+        return ('operand %d: gradient in %s'):format(k, g.dtype)
+      end
+      local lost = t and M.gap(w, t:to 'float64') or 0
+      local d = M.gap(w, g:to 'float64')
+      if d > 2 * lost + 2 ^ -6 then
+        return ('operand %d: off by %.3g, autograd in bfloat16 by %.3g'):format(k, d, lost)
+      end
+    end
+  end
+  return nil, true
 end
 
 -- All non-empty subsets of up to three things; of more, each alone and all together.
