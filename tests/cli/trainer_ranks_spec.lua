@@ -101,6 +101,27 @@ describe('a trainer on several ranks', function()
       said)
   end)
 
+  it('changes the size of its steps under any policy', function()
+    local changes = [[
+      job.max_train_steps = 8
+      job.global_batch_schedule = { { after_steps = 2, global_batch_size = 16 },
+        { after_steps = 5, global_batch_size = 4 } } ]]
+    local first
+    for _, policy in ipairs { '', 'dp', 'pp', 'fsdp' } do
+      local name = 'sizes' .. policy
+      local said, code = shell.nnscaler(recipe(name, changes, 'precision=fp64 comm.backend=local '
+        .. (policy ~= '' and '-n 2 pas_policy=' .. policy or '')))
+      assert.equal(0, code, said)
+      first = first or rows(name)
+      local tokens = {}
+      for i, row in ipairs(rows(name)) do
+        tokens[i] = row.tokens
+        assert.is_true(math.abs(row.train_loss / first[i].train_loss - 1) < 1e-10, name)
+      end
+      assert.same({ 8, 8, 16, 14, 16, 4, 4, 4 }, tokens) -- 46 samples an epoch
+    end
+  end)
+
   it('reduces over all of them, and tests once', function()
     local changes = [[
       local data = job.dataset.type()

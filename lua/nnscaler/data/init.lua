@@ -31,6 +31,7 @@ local M = {}
 ---  and get; default 0: the main thread does
 ---@field sampler? table in place of seed and shuffle: index(epoch, position, size)
 ---@field collate_fn? fun(samples: any[]): any in place of nnscaler.data.collate
+---@field stride? integer micro-batches are asked for in steps of it: what is made ahead
 ---@field replicas? integer scale units U: this one asks for numbers n with n mod U = rank
 ---@field rank? integer
 

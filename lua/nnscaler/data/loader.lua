@@ -66,13 +66,14 @@ end
 ---@field seed? integer
 ---@field num_workers? integer worker threads; default 0
 ---@field prefetch? integer micro-batches that each worker makes ahead; default 2
+---@field stride? integer micro-batches are asked for in steps of it; default: replicas
 ---@field worker? { module: string, argument: string } how a worker makes this loader again
 ---@field replicas? integer
 ---@field rank? integer
 
 local known = { dataset = true, batch = true, shuffle = true, drop_last = true, collate = true,
   sampler = true, seed = true, replicas = true, rank = true, collate_fn = true,
-  num_workers = true, prefetch = true, worker = true }
+  num_workers = true, prefetch = true, worker = true, stride = true }
 
 --- Returns a loader.
 ---@param options nnscaler.data.LoaderOptions
@@ -115,6 +116,6 @@ return function(options)
     collate = options.collate_fn or options.collate or collate, replicas = sampler.replicas or 1,
     rank = sampler.rank or 0,
   }, Loader)
-  made.workers = workers.of(options, made.replicas)
+  made.workers = workers.of(options, options.stride or made.replicas)
   return made
 end

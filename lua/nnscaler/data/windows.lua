@@ -36,7 +36,7 @@ function Loader:ids(n) return self.windows:starts(n) end
 local Sequence = {}
 
 local loader_options = { batch = true, seed = true, shuffle = true, drop_last = true,
-  prefetch = true, replicas = true, rank = true }
+  prefetch = true, replicas = true, rank = true, stride = true }
 
 local function loader(self, handle, part, options)
   for _, key in ipairs(sorted.sorted_keys(options)) do
@@ -49,7 +49,8 @@ local function loader(self, handle, part, options)
   local windows = C.windows(handle, {
     begin = part.begin, stop = part.stop, order = part.order, block = self.block,
     batch = options.batch, seed = options.seed, drop_last = options.drop_last,
-    prefetch = options.prefetch, replicas = options.replicas, vocab = self.checked_vocab,
+    prefetch = options.prefetch, replicas = options.stride or options.replicas,
+    vocab = self.checked_vocab,
   })
   return setmetatable({ windows = windows, per_epoch = windows:per_epoch() }, Loader)
 end
@@ -73,8 +74,8 @@ function Sequence:validation_loader(options)
   if self.validation_tokens == 0 then return nil end
   return loader(self, self.validation_handle, {
     begin = first, stop = first + self.validation_tokens, order = 'pass',
-  }, { batch = options.batch, prefetch = options.prefetch, replicas = options.replicas,
-    sampler = options.sampler, collate_fn = options.collate_fn,
+  }, { batch = options.batch, prefetch = options.prefetch, stride = options.stride,
+    replicas = options.replicas, sampler = options.sampler, collate_fn = options.collate_fn,
     num_workers = options.num_workers })
 end
 

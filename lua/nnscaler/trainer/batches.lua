@@ -139,6 +139,14 @@ function Span:steps_to(at, epochs)
   return to.step
 end
 
+--- Steps of the epoch that a position stands in; nil without epochs.
+---@param at nnscaler.trainer.Position
+---@return integer|nil
+function Span:epoch_steps(at)
+  if not self.per_epoch then return nil end
+  return self:steps_to(at, at.epoch + 1) - at.step + at.epoch_step
+end
+
 --- The position of a run that starts.
 ---@return nnscaler.trainer.Position
 function M.start() return { step = 0, epoch = 0, epoch_step = 0, epoch_done = 0 } end

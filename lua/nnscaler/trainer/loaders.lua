@@ -99,13 +99,14 @@ local function worker_of(job, stage)
 end
 
 -- The loader of a data set; in the main state its options may ask for workers.
-local function make(job, dataset, stage, main)
+local function make(job, dataset, stage, main, units)
   local options = options_of(job, stage)
   local own = job.dataloader and job.dataloader.type
   if own then
     options.dataset, options.stage = dataset, stage
     return resolve(loader_type, own)(options)
   end
+  options.stride = units
   if main and options.num_workers then
     options.worker = worker_of(job, stage)
   else
@@ -119,14 +120,17 @@ local M = {}
 
 --- The loaders of a job.
 ---@param job nnscaler.Job
+---@param units integer scale units: each takes every so many-th micro-batch
 ---@return nnscaler.trainer.Loaders
-function M.new(job)
+function M.new(job, units)
   local train, val, test = data_sets(job.dataset)
-  local out = { train = make(job, train, 'train', true), dataset = train }
-  if val then out.val = make(job, val, 'val', true) end
-  if test then out.test = make(job, test, 'test', true) end
+  local out = { train = make(job, train, 'train', true, units), dataset = train }
+  if val then out.val = make(job, val, 'val', true, units) end
+  if test then out.test = make(job, test, 'test', true, units) end
   if not val and data.has_validation(train) then
-    out.val = data.validation_loader(train, options_of(job, 'val'))
+    local options = options_of(job, 'val')
+    options.stride = units
+    out.val = data.validation_loader(train, options)
   end
   return out
 end
@@ -137,7 +141,7 @@ end
 ---@return nnscaler.Loader
 function M.one(job, stage)
   local train, val, test = data_sets(job.dataset)
-  return make(job, ({ train = train, val = val, test = test })[stage], stage, false)
+  return make(job, ({ train = train, val = val, test = test })[stage], stage, false, 1)
 end
 
 return M

@@ -95,7 +95,10 @@ function M.run(t)
   decisions.agree(t)
   local reason, new_epoch = reason_to_stop(t), true
   while not reason do
-    if new_epoch then t.hooks:fire('on_epoch_start', t, t.epoch) end
+    if new_epoch then
+      t.progress:begin_epoch(t.span:epoch_steps(t))
+      t.hooks:fire('on_epoch_start', t, t.epoch)
+    end
     reason, new_epoch = after_step(t, step.run(t))
   end
   if t.profile then t.profile:close(t) end

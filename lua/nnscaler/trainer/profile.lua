@@ -84,10 +84,11 @@ local kWaiting = { receive = true }
 
 -- The events of all ranks as a Chrome trace; times in microseconds from the start of the window.
 local function trace_of(all)
-  local host, list = all[1].host, {}
+  local left, list = {}, {} -- by host: when the first of its ranks left the barrier
   for _, rank in ipairs(all) do
-    rank.shift = rank.host == host and all[1].origin or rank.origin
+    left[rank.host] = math.min(left[rank.host] or rank.origin, rank.origin)
   end
+  for _, rank in ipairs(all) do rank.shift = left[rank.host] end
   local latest = arrivals(all)
   for r, rank in ipairs(all) do
     list[#list + 1] = { ph = 'M', name = 'process_name', pid = r - 1,

@@ -10,15 +10,19 @@ Progress.__index = Progress
 
 local kBar, kLeastBar, kInterval = 24, 8, 0.1 -- characters of the bar, seconds between drawings
 
----@param options { bar: boolean, every: integer, log: nnscaler.Logger, total: integer,
----  steps_per_epoch: integer|nil }
+---@param options { bar: boolean, every: integer, log: nnscaler.Logger, total: integer }
 ---@return nnscaler.trainer.Progress
 function M.new(options)
   local self = setmetatable({ options = options, last = 0 }, Progress)
-  self.per = options.steps_per_epoch or options.total
-  self.digits = '%0' .. #tostring(self.per) .. 'd'
   self.bar = options.bar and base.terminal_columns() ~= nil
   return self
+end
+
+--- Says how many steps the epoch that begins has; nil without epochs.
+---@param steps integer|nil
+function Progress:begin_epoch(steps)
+  self.per = steps or self.options.total
+  self.digits = '%0' .. #tostring(self.per) .. 'd'
 end
 
 local kShown = { 'train_loss', 'lr', 'gnorm', 'train_wall' }

@@ -182,7 +182,7 @@ function M.parts(t, units)
   local accumulation = batches.accumulation(job, units)
   check_precision(job)
   t.model = parts.of(job) and parts.make(job, M.model, M.dtype(job)) or M.model(job)
-  local made = loaders.new(job)
+  local made = loaders.new(job, units)
   t.train_loader, t.val_loader, t.test_loader = made.train, made.val, made.test
   t.dataset = made.dataset
   check_vocabulary(t.model, t.dataset)
@@ -246,7 +246,6 @@ function M.run(t)
   t.progress = progress.new {
     bar = job.enable_progress_bar ~= false and t.rank == 0, log = t.log,
     every = job.log_progress_every_n_train_steps or 100, total = t.span.total_steps,
-    steps_per_epoch = t.span.steps_per_epoch,
   }
   local list = {}
   if t.rank == 0 then -- metrics are the same on all ranks
