@@ -189,10 +189,10 @@ Shape shape_with_all_heads(const Forward& f, std::string_view name) {
   return shape;
 }
 
-// What the fused kernels take: no dropout, a mask that wants no gradient.
-bool fused_serves(const Forward& f) {
+// What the fused kernels take: a mask that wants no gradient. Of dropout they know nothing.
+bool fused_takes(const Forward& f) {
   const DType d = f.type("query").dtype;
-  if (f.e.device() != "cpu" || !is_floating(d) || f.real("dropout_p") > 0) return false;
+  if (f.e.device() != "cpu" || !is_floating(d)) return false;
   if (!plain(f.shape("query"), shape_with_all_heads(f, "key"), shape_with_all_heads(f, "value")))
     return false;
   if (!f.has("attn_mask")) return true;
@@ -201,12 +201,26 @@ bool fused_serves(const Forward& f) {
          !f.recording().requires_grad(f.in("attn_mask"));
 }
 
+bool fused_serves(const Forward& f) {
+  return f.real("dropout_p") == 0 && fused_takes(f);
+}
+
 Ref additive_mask(Forward& f) {
   const Ref mask = f.in("attn_mask");
   if (mask.id < 0 || f.e.dtype(mask) != DType::boolean) return mask;
   const Ref zeros = f.e.zeros(f.in("query"), {f.e.shape(mask), f.type("query").dtype});
   return f("aten::masked_fill.Scalar", zeros, f("aten::logical_not", mask),
            -std::numeric_limits<double>::infinity());
+}
+
+// Where the weights of a call lie in the unsplit ones, for draws: offset and full, or nothing.
+std::pair<Arg, Arg> place_of_weights(const Forward& f, int64_t keys) {
+  Shape offset = f.recording().offset(), full = f.recording().full();  // of the query
+  if (!offset.empty()) {
+    offset.back() = 0;
+    full.back() = keys;
+  }
+  return {place(offset), place(full)};
 }
 
 // softmax(q kᵀ · scale + mask) v as operators of their own.
@@ -232,15 +246,11 @@ void composed_attention(Forward& f) {
   const double p = f.real("dropout_p");
   if (p > 0) {
     f.e.note(
-        "attention with dropout is composed of softmax and a mask of ours: ATen's fused kernel "
-        "takes no dropout on this device");
-    Shape offset = f.recording().offset(), full = f.recording().full();  // of the query
-    if (!offset.empty()) {
-      offset.back() = 0;
-      full.back() = f.e.shape(weights).back();
-    }
+        "attention with dropout is composed of softmax and a mask of ours: no fused kernel takes "
+        "this call");
+    const auto [offset, full] = place_of_weights(f, f.e.shape(weights).back());
     weights = f.grad_call("nnscaler::dropout", weights, p, random_key(f, f.ordinal()), kSeed, kStep,
-                          kMicro, place(offset), place(full));
+                          kMicro, offset, full);
   }
   f.result(f.grad_call("aten::matmul", weights, with_all_heads(f, "value")));
 }
@@ -252,6 +262,19 @@ void write_own(Forward& f) {
   const Ref key = with_all_heads(f, "key"), value = with_all_heads(f, "value");
   f.result(f.grad_call("nnscaler::attention", f.in("query"), key, value, f.boolean("is_causal"),
                        f.arg("scale")));
+}
+// Our kernel draws what dropout keeps as it goes; all or nothing needs no draws.
+bool dropped_serves(const Forward& f) {
+  const double p = f.real("dropout_p");
+  return p > 0 && p < 1 && f.type("query").dtype == DType::f32 && !f.has("attn_mask") &&
+         fused_takes(f);
+}
+void write_dropped(Forward& f) {
+  const Ref key = with_all_heads(f, "key"), value = with_all_heads(f, "value");
+  const auto [offset, full] = place_of_weights(f, f.shape("key").at(2));
+  f.result(f.grad_call("nnscaler::dropped_attention", f.in("query"), key, value,
+                       f.real("dropout_p"), f.boolean("is_causal"), f.arg("scale"),
+                       random_key(f, f.ordinal()), kSeed, kStep, kMicro, offset, full));
 }
 void write_flash(Forward& f) {
   // ATen's kernel takes dense rows for granted.
@@ -289,6 +312,16 @@ void own_back(Backward& b) {
   b.give("value", outs[2]);
 }
 
+void dropped_back(Backward& b) {
+  const auto outs =
+      b.e.emit("nnscaler::dropped_attention_backward", b.grad(), b.in("q"), b.in("k"), b.in("v"),
+               b.out(0), b.out(1), b.arg("p"), b.boolean("causal"), b.arg("scale"), b.arg("key"),
+               b.arg("seed"), b.arg("step"), b.arg("micro"), b.arg("offset"), b.arg("full"));
+  b.give("q", outs[0]);
+  b.give("k", outs[1]);
+  b.give("v", outs[2]);
+}
+
 }  // namespace
 
 void add_attention(Records& records) {
@@ -304,6 +337,17 @@ void add_attention(Records& records) {
               {.infer = attention_backward,
                .annotations = flash_backward_text,
                .flops = attention_backward_flops});
+  records.add({"nnscaler::dropped_attention"}, {.infer = flash_attention,
+                                                .annotations = flash_text,
+                                                .flops = attention_flops,
+                                                .random = true,
+                                                .counted = true,
+                                                .sliced = true});
+  records.add({"nnscaler::dropped_attention_backward"}, {.infer = attention_backward,
+                                                         .flops = attention_backward_flops,
+                                                         .random = true,
+                                                         .counted = true,
+                                                         .sliced = true});
   records.add({"nnscaler::attention_dropout"}, {.infer = attention,
                                                 .annotations = attention_text,
                                                 .flops = attention_flops,
@@ -319,10 +363,12 @@ void add_attention(Records& records) {
   records.derive("aten::scaled_dot_product_attention", expands(compose));
   records.set({"aten::scaled_dot_product_attention"}, [](Record& r) {
     r.kernels = {{"nnscaler::attention", own_serves, write_own},
+                 {"nnscaler::dropped_attention", dropped_serves, write_dropped},
                  {"aten::_scaled_dot_product_flash_attention_for_cpu", fused_serves, write_flash}};
   });
   records.derive("aten::_scaled_dot_product_flash_attention_for_cpu", gradient(flash_back));
   records.derive("nnscaler::attention", gradient(own_back));
+  records.derive("nnscaler::dropped_attention", gradient(dropped_back));
 
   records.examples(
       "scaled_dot_product_attention",
@@ -345,6 +391,14 @@ void add_attention(Records& records) {
                    "local q, k, v = f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 8) local out, lse = "
                    "aten._scaled_dot_product_flash_attention_for_cpu(q, k, v) return { f(2, 4, 6, "
                    "8), q, k, v, out, lse }");
+  records.examples("nnscaler::dropped_attention",
+                   "{ n = 10, f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 8), 0.5, false, nil, "
+                   "'a#0', 7, 3, 1 }, { n = 10, f(2, 4, 6, 8), f(2, 4, 6, 8), f(2, 4, 6, 8), 0.3, "
+                   "true, nil, 'a#0', 7, 3, 1 }");
+  records.examples("nnscaler::dropped_attention_backward",
+                   "local q, k, v = f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 8) local out, lse = "
+                   "nnscaler.dropped_attention(q, k, v, 0.5, false, nil, 'a#0', 7, 3, 1) return { "
+                   "n = 13, f(2, 4, 6, 8), q, k, v, out, lse, 0.5, false, nil, 'a#0', 7, 3, 1 }");
   records.examples("nnscaler::attention_dropout",
                    "{ n = 11, f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 6), nil, 0.5, false, nil, "
                    "'a#0', 7, 3, 1 }, { n = 11, f(2, 4, 6, 8), f(2, 4, 10, 8), f(2, 4, 10, 6), "

@@ -1,12 +1,14 @@
 // Attention of one head, a block of queries at a time: scores of the block against all keys it
-// sees, softmax, product with the values. The derivative computes the scores again. A causal block
+// sees, softmax, dropout, product with the values. The derivative computes the scores again. A causal block
 // does only the tiles on and below the diagonal.
 #include "ops/attention_avx2.h"
 
 #include <cmath>
 #include <limits>
+#include <vector>
 
 #include "ops/tile_product.h"
+#include "ops/words.h"
 
 #if defined(__x86_64__)
 namespace nns::ops {
@@ -190,6 +192,45 @@ NNS_AVX2_INLINE void weight_row(float* row, float* gradient, int64_t count, floa
   clear_behind(gradient, count);
 }
 
+// All bits of the lanes whose draw is kept.
+NNS_AVX2_INLINE __m256 kept8(const uint32_t* words, __m256i limit) {
+  const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
+  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(w, limit), w));
+}
+
+// Draws for query `i` of a head and the keys [0, count); `words` has room for whole lanes.
+void draw_row(const HeadDrops& drops, int64_t i, int64_t count, uint32_t* words) {
+  draw_words(drops.stream, drops.first + static_cast<uint64_t>(i) * drops.row, count, words);
+}
+
+// Zeros in place of the weights that are dropped.
+NNS_AVX2_INLINE void drop_row(float* row, int64_t count, const uint32_t* words, uint32_t limit) {
+  const __m256i least = _mm256_set1_epi32(static_cast<int>(limit));
+  for (int64_t j = 0; j < count; j += kLanes)  // zeros lie behind the last
+    _mm256_storeu_ps(row + j, _mm256_and_ps(kept8(words + j, least), _mm256_loadu_ps(row + j)));
+}
+
+// weight_row under dropout: the row becomes the weights that are kept, times the factor, and the
+// gradient of these becomes that of the scores.
+NNS_AVX2_INLINE void dropped_weight_row(float* row, float* gradient, int64_t count,
+                                        float logsumexp, float delta, const uint32_t* words,
+                                        const HeadDrops& drops) {
+  const __m256 shift = _mm256_set1_ps(logsumexp), less = _mm256_set1_ps(delta);
+  const __m256 factor = _mm256_set1_ps(drops.factor);
+  const __m256i limit = _mm256_set1_epi32(static_cast<int>(drops.limit));
+  for (int64_t j = 0; j < count; j += kLanes) {
+    const __m256 mask = _mm256_castsi256_ps(first_lanes(std::min(kLanes, count - j)));
+    const __m256 by = _mm256_and_ps(kept8(words + j, limit), factor);
+    const __m256 x = _mm256_and_ps(mask, _mm256_sub_ps(_mm256_loadu_ps(row + j), shift));
+    const __m256 p = _mm256_and_ps(mask, exp8(x));
+    const __m256 g = _mm256_and_ps(mask, _mm256_loadu_ps(gradient + j));
+    _mm256_storeu_ps(row + j, _mm256_mul_ps(p, by));
+    _mm256_storeu_ps(gradient + j, _mm256_mul_ps(p, _mm256_fmsub_ps(by, g, less)));
+  }
+  clear_behind(row, count);
+  clear_behind(gradient, count);
+}
+
 NNS_AVX2_INLINE float dot(const float* a, const float* b, int64_t count) {
   __m256 sum = _mm256_setzero_ps();
   int64_t i = 0;
@@ -210,10 +251,12 @@ Rows<T> from_row(Rows<T> m, int64_t i) {
 }  // namespace
 
 NNS_AVX2 void attend_head(const HeadShape& shape, Rows<const float> q, Rows<const float> k,
-                          Rows<const float> v, Rows<float> output, float* logsumexp) {
+                          Rows<const float> v, Rows<float> output, float* logsumexp,
+                          const HeadDrops* drops) {
   const int64_t keys = shape.keys, width = shape.width, ld = row_stride(width);
   const int64_t row = score_stride(keys);
   Scratch scratch(whole_tiles(keys) * width + keys * ld + kBlock * (2 * ld + row));
+  std::vector<uint32_t> words(drops != nullptr ? static_cast<size_t>(keys + kLanes) : 0);
   float* kt = scratch.take(whole_tiles(keys) * width);
   float* values = scratch.take(keys * ld);
   float* queries = scratch.take(kBlock * ld);
@@ -230,6 +273,10 @@ NNS_AVX2 void attend_head(const HeadShape& shape, Rows<const float> q, Rows<cons
       const auto [largest, sum] = exp_row(scores + i * row, s.seen(i));
       logsumexp[first + i] = largest + std::log(sum);
       sums[i] = sum;
+      if (drops == nullptr) continue;
+      sums[i] /= drops->factor;
+      draw_row(*drops, first + i, s.seen(i), words.data());
+      drop_row(scores + i * row, s.seen(i), words.data(), drops->limit);
     }
     times_keys(s, scores, {values, ld}, {result, ld});
     for (int64_t i = 0; i < s.rows; ++i)
@@ -253,6 +300,7 @@ NNS_AVX2 void attend_head_backward(const HeadShape& shape, Rows<const float> gra
   pack_transposed(k, keys, width, kt);
   pack_transposed(v, keys, width, vt);
   pack_rows(k, keys, width, shape.scale, scaled_keys, ld);
+  std::vector<uint32_t> words(drops != nullptr ? static_cast<size_t>(keys + kLanes) : 0);
   std::fill(dk, dk + keys * ld, 0.0f);
   std::fill(dv, dv + keys * ld, 0.0f);
   for (int64_t first = 0; first < shape.queries; first += kBlock) {
@@ -263,7 +311,14 @@ NNS_AVX2 void attend_head_backward(const HeadShape& shape, Rows<const float> gra
     score_tiles(s, {g, ld, 1}, vt, dscores);
     for (int64_t i = 0; i < s.rows; ++i) {
       const float delta = dot(g + i * ld, output.data + (first + i) * output.row, width);
-      weight_row(weights + i * row, dscores + i * row, s.seen(i), logsumexp[first + i], delta);
+      float *weight = weights + i * row, *dscore = dscores + i * row;
+      if (drops == nullptr) {
+        weight_row(weight, dscore, s.seen(i), logsumexp[first + i], delta);
+        continue;
+      }
+      draw_row(*drops, first + i, s.seen(i), words.data());
+      dropped_weight_row(weight, dscore, s.seen(i), logsumexp[first + i], delta, words.data(),
+                         *drops);
     }
     add_transposed_times(s, weights, {g, ld}, {dv, ld});
     add_transposed_times(s, dscores, {queries, ld}, {dk, ld});

@@ -1,11 +1,12 @@
-// nnscaler::attention and its derivative: attention without mask or dropout on views of the
-// projection's output, whose gradients lie side by side as the projection's outputs do.
+// nnscaler::attention and nnscaler::dropped_attention, each with its derivative: attention without
+// a mask on views of the projection's output, whose gradients lie side by side as the projection's
+// outputs do. What dropout keeps is drawn a row of weights at a time, in both directions.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu.h>
 #include <ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
 #include <fmt/ranges.h>
 #include <torch/library.h>
 
@@ -14,6 +15,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "ops/attention.h"
 #include "ops/attention_avx2.h"
 #include "ops/simd.h"
 
@@ -70,32 +72,93 @@ void for_each_head(const at::Tensor& q, const HeadShape& shape, Fn fn) {
 }
 #endif
 
+// What dropout of a call keeps, head by head: of [batch, heads, queries, keys], which lies at
+// `offset` in `full`.
+class Drops {
+ public:
+  Drops(const at::Tensor& q, const at::Tensor& k, double p, std::string_view key, int64_t seed,
+        int64_t step, int64_t micro, const OptionalShape& offset, const OptionalShape& full)
+      : drops_{checked_stream(key, seed, step, micro), 0, 0,
+               static_cast<uint32_t>(drop_threshold(p)), static_cast<float>(1 / (1 - p))} {
+    const std::array<int64_t, 4> shape{q.size(0), q.size(1), q.size(2), k.size(2)};
+    checked_slice(shape, offset, full);
+    for (size_t d = 0; d < 4; ++d) {
+      full_[d] = static_cast<uint64_t>(full ? (*full)[d] : shape[d]);
+      offset_[d] = static_cast<uint64_t>(offset ? (*offset)[d] : 0);
+    }
+    drops_.row = full_[3];
+  }
+
+  HeadDrops of(int64_t batch, int64_t head) const {
+    HeadDrops out = drops_;
+    const uint64_t heads = (offset_[0] + static_cast<uint64_t>(batch)) * full_[1] + offset_[1];
+    out.first = ((heads + static_cast<uint64_t>(head)) * full_[2] + offset_[2]) * full_[3];
+    out.first += offset_[3];
+    return out;
+  }
+
+ private:
+  HeadDrops drops_;
+  std::array<uint64_t, 4> offset_{}, full_{};
+};
+
+#if defined(__x86_64__)
+std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& query, const at::Tensor& key,
+                                          const at::Tensor& value, bool is_causal,
+                                          std::optional<double> scale, const Drops* drops) {
+  const at::Tensor q = with_whole_rows(query), k = with_whole_rows(key);
+  const at::Tensor v = with_whole_rows(value);
+  // [batch, length, heads, width] in memory, so that joining the heads copies nothing.
+  const at::Tensor out =
+      at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
+  const at::Tensor logsumexp = at::empty({q.size(0), q.size(1), q.size(2)}, q.options());
+  if (out.numel() == 0) return {out, logsumexp.zero_()};
+  const HeadShape shape = head_shape(q, k, is_causal, scale);
+  float* sums = logsumexp.mutable_data_ptr<float>();
+  for_each_head(q, shape, [&](int64_t batch, int64_t head) {
+    const HeadDrops kept = drops != nullptr ? drops->of(batch, head) : HeadDrops{};
+    attend_head(shape, rows_of(q, batch, head), rows_of(k, batch, head), rows_of(v, batch, head),
+                writable_rows_of(out, batch, head),
+                sums + (batch * q.size(1) + head) * shape.queries,
+                drops != nullptr ? &kept : nullptr);
+  });
+  return {out, logsumexp};
+}
+#endif
+
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& key,
                                              const at::Tensor& value, bool is_causal,
                                              std::optional<double> scale) {
   check_shapes(query, key, value);
 #if defined(__x86_64__)
-  if (served(query)) {
-    const at::Tensor q = with_whole_rows(query), k = with_whole_rows(key);
-    const at::Tensor v = with_whole_rows(value);
-    // [batch, length, heads, width] in memory, so that joining the heads copies nothing.
-    const at::Tensor out =
-        at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
-    const at::Tensor logsumexp = at::empty({q.size(0), q.size(1), q.size(2)}, q.options());
-    if (out.numel() == 0) return {out, logsumexp.zero_()};
-    const HeadShape shape = head_shape(q, k, is_causal, scale);
-    float* sums = logsumexp.mutable_data_ptr<float>();
-    for_each_head(q, shape, [&](int64_t batch, int64_t head) {
-      attend_head(shape, rows_of(q, batch, head), rows_of(k, batch, head), rows_of(v, batch, head),
-                  writable_rows_of(out, batch, head),
-                  sums + (batch * q.size(1) + head) * shape.queries);
-    });
-    return {out, logsumexp};
-  }
+  if (served(query)) return attend(query, key, value, is_causal, scale, nullptr);
 #endif
   return at::_scaled_dot_product_flash_attention_for_cpu(
       with_whole_rows(query), with_whole_rows(key), with_whole_rows(value), 0.0, is_causal, {},
       scale);
+}
+
+// Everything is dropped, or nothing: no draws.
+bool draws(double p) {
+  check_probability(p);
+  return p > 0 && drop_threshold(p) >> 32 == 0;
+}
+
+std::tuple<at::Tensor, at::Tensor> dropped_attention(
+    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double p, bool causal,
+    std::optional<double> scale, c10::string_view key, int64_t seed, int64_t step, int64_t micro,
+    OptionalShape offset, OptionalShape full) {
+  check_shapes(q, k, v);
+#if defined(__x86_64__)
+  if (served(q) && draws(p)) {
+    const Drops drops(q, k, p, key, seed, step, micro, offset, full);
+    return attend(q, k, v, causal, scale, &drops);
+  }
+#endif
+  // The composed derivative reads no sums.
+  return {attention_dropout(q, k, v, {}, p, causal, scale, key, seed, step, micro, offset, full,
+                            false),
+          at::zeros(q.sizes().slice(0, 3), q.options())};
 }
 
 // Room for the gradients of q, k and v: of equal lengths, as one [batch, length, 3, heads, width].
@@ -113,43 +176,81 @@ std::array<at::Tensor, 3> gradient_room(const at::Tensor& q, const at::Tensor& k
   return {part(all, 0), part(all, 1), part(all, 2)};
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> attention_backward(
-    const at::Tensor& grad_out, const at::Tensor& query, const at::Tensor& key,
-    const at::Tensor& value, const at::Tensor& out, const at::Tensor& logsumexp, bool is_causal,
-    std::optional<double> scale) {
-  check_shapes(query, key, value);
-  if (grad_out.sizes() != query.sizes() || out.sizes() != query.sizes() ||
+using Gradients = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+void check_saved(const at::Tensor& gradient, const at::Tensor& query, const at::Tensor& out,
+                 const at::Tensor& logsumexp) {
+  if (gradient.sizes() != query.sizes() || out.sizes() != query.sizes() ||
       logsumexp.sizes() != query.sizes().slice(0, 3))
     fail(ErrorKind::model,
          "[ops.attention_backward] gradient [{}], output [{}], logsumexp [{}]; expected the shape "
          "of the query [{}]",
-         fmt::join(grad_out.sizes(), ", "), fmt::join(out.sizes(), ", "),
+         fmt::join(gradient.sizes(), ", "), fmt::join(out.sizes(), ", "),
          fmt::join(logsumexp.sizes(), ", "), fmt::join(query.sizes(), ", "));
-  const auto [dq, dk, dv] = gradient_room(query, key);
+}
+
 #if defined(__x86_64__)
-  if (served(query)) {
-    if (query.numel() == 0) return {dq.zero_(), dk.zero_(), dv.zero_()};
-    const at::Tensor q = with_whole_rows(query), k = with_whole_rows(key);
-    const at::Tensor v = with_whole_rows(value), g = with_whole_rows(grad_out);
-    const at::Tensor output = with_whole_rows(out), sums = logsumexp.contiguous();
-    const HeadShape shape = head_shape(q, k, is_causal, scale);
-    const float* each = sums.const_data_ptr<float>();
-    for_each_head(q, shape, [&, dq = dq, dk = dk, dv = dv](int64_t batch, int64_t head) {
-      const HeadGradients gradients{writable_rows_of(dq, batch, head),
-                                    writable_rows_of(dk, batch, head),
-                                    writable_rows_of(dv, batch, head)};
-      attend_head_backward(shape, rows_of(g, batch, head), rows_of(q, batch, head),
-                           rows_of(k, batch, head), rows_of(v, batch, head),
-                           rows_of(output, batch, head),
-                           each + (batch * q.size(1) + head) * shape.queries, gradients);
-    });
-    return {dq, dk, dv};
-  }
+Gradients attend_backward(const at::Tensor& grad_out, const at::Tensor& query,
+                          const at::Tensor& key, const at::Tensor& value, const at::Tensor& out,
+                          const at::Tensor& logsumexp, bool is_causal, std::optional<double> scale,
+                          const Drops* drops) {
+  const auto [dq, dk, dv] = gradient_room(query, key);
+  if (query.numel() == 0) return {dq.zero_(), dk.zero_(), dv.zero_()};
+  const at::Tensor q = with_whole_rows(query), k = with_whole_rows(key);
+  const at::Tensor v = with_whole_rows(value), g = with_whole_rows(grad_out);
+  const at::Tensor output = with_whole_rows(out), sums = logsumexp.contiguous();
+  const HeadShape shape = head_shape(q, k, is_causal, scale);
+  const float* each = sums.const_data_ptr<float>();
+  for_each_head(q, shape, [&, dq = dq, dk = dk, dv = dv](int64_t batch, int64_t head) {
+    const HeadGradients gradients{writable_rows_of(dq, batch, head),
+                                  writable_rows_of(dk, batch, head),
+                                  writable_rows_of(dv, batch, head)};
+    const HeadDrops kept = drops != nullptr ? drops->of(batch, head) : HeadDrops{};
+    attend_head_backward(shape, rows_of(g, batch, head), rows_of(q, batch, head),
+                         rows_of(k, batch, head), rows_of(v, batch, head),
+                         rows_of(output, batch, head),
+                         each + (batch * q.size(1) + head) * shape.queries, gradients,
+                         drops != nullptr ? &kept : nullptr);
+  });
+  return {dq, dk, dv};
+}
 #endif
+
+Gradients attention_backward(const at::Tensor& grad_out, const at::Tensor& query,
+                             const at::Tensor& key, const at::Tensor& value, const at::Tensor& out,
+                             const at::Tensor& logsumexp, bool is_causal,
+                             std::optional<double> scale) {
+  check_shapes(query, key, value);
+  check_saved(grad_out, query, out, logsumexp);
+#if defined(__x86_64__)
+  if (served(query))
+    return attend_backward(grad_out, query, key, value, out, logsumexp, is_causal, scale, nullptr);
+#endif
+  const auto [dq, dk, dv] = gradient_room(query, key);
   const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       with_whole_rows(grad_out), with_whole_rows(query), with_whole_rows(key),
       with_whole_rows(value), out, logsumexp, 0.0, is_causal, {}, scale);
   return {dq.copy_(gq), dk.copy_(gk), dv.copy_(gv)};
+}
+
+Gradients dropped_attention_backward(const at::Tensor& gradient, const at::Tensor& q,
+                                     const at::Tensor& k, const at::Tensor& v,
+                                     const at::Tensor& out, const at::Tensor& logsumexp, double p,
+                                     bool causal, std::optional<double> scale,
+                                     c10::string_view key, int64_t seed, int64_t step,
+                                     int64_t micro, OptionalShape offset, OptionalShape full) {
+  check_shapes(q, k, v);
+  check_saved(gradient, q, out, logsumexp);
+#if defined(__x86_64__)
+  if (served(q) && draws(p)) {
+    const Drops drops(q, k, p, key, seed, step, micro, offset, full);
+    return attend_backward(gradient, q, k, v, out, logsumexp, causal, scale, &drops);
+  }
+#endif
+  auto [dq, dk, dv, dmask] =
+      attention_dropout_backward(gradient, q, k, v, {}, p, causal, scale, key, seed, step, micro,
+                                 {true, true, true, false}, offset, full, false);
+  return {dq, dk, dv};
 }
 
 TORCH_LIBRARY_FRAGMENT(nnscaler, m) {
@@ -159,11 +260,21 @@ TORCH_LIBRARY_FRAGMENT(nnscaler, m) {
   m.def(
       "attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
       "Tensor logsumexp, bool is_causal=False, *, float? scale=None) -> (Tensor, Tensor, Tensor)");
+  m.def(
+      "dropped_attention(Tensor q, Tensor k, Tensor v, float p, bool causal, float? scale, str key, "
+      "int seed, int step, int micro, int[]? offset=None, int[]? full=None) "
+      "-> (Tensor output, Tensor logsumexp)");
+  m.def(
+      "dropped_attention_backward(Tensor gradient, Tensor q, Tensor k, Tensor v, Tensor out, "
+      "Tensor logsumexp, float p, bool causal, float? scale, str key, int seed, int step, "
+      "int micro, int[]? offset=None, int[]? full=None) -> (Tensor, Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(nnscaler, CPU, m) {
   m.impl("attention", attention);
   m.impl("attention_backward", attention_backward);
+  m.impl("dropped_attention", dropped_attention);
+  m.impl("dropped_attention_backward", dropped_attention_backward);
 }
 
 }  // namespace
