@@ -1,6 +1,6 @@
 // Attention of one head, a block of queries at a time: scores of the block against all keys it
-// sees, softmax, dropout, product with the values. The derivative computes the scores again. A causal block
-// does only the tiles on and below the diagonal.
+// sees, softmax, dropout, product with the values. The derivative computes the scores again. A
+// causal block does only the tiles on and below the diagonal.
 #include "ops/attention_avx2.h"
 
 #include <cmath>
@@ -212,8 +212,8 @@ NNS_AVX2_INLINE void drop_row(float* row, int64_t count, const uint32_t* words, 
 
 // weight_row under dropout: the row becomes the weights that are kept, times the factor, and the
 // gradient of these becomes that of the scores.
-NNS_AVX2_INLINE void dropped_weight_row(float* row, float* gradient, int64_t count,
-                                        float logsumexp, float delta, const uint32_t* words,
+NNS_AVX2_INLINE void dropped_weight_row(float* row, float* gradient, int64_t count, float logsumexp,
+                                        float delta, const uint32_t* words,
                                         const HeadDrops& drops) {
   const __m256 shift = _mm256_set1_ps(logsumexp), less = _mm256_set1_ps(delta);
   const __m256 factor = _mm256_set1_ps(drops.factor);
@@ -287,7 +287,7 @@ NNS_AVX2 void attend_head(const HeadShape& shape, Rows<const float> q, Rows<cons
 NNS_AVX2 void attend_head_backward(const HeadShape& shape, Rows<const float> gradient,
                                    Rows<const float> q, Rows<const float> k, Rows<const float> v,
                                    Rows<const float> output, const float* logsumexp,
-                                   const HeadGradients& gradients) {
+                                   const HeadGradients& gradients, const HeadDrops* drops) {
   const int64_t keys = shape.keys, width = shape.width, ld = row_stride(width);
   const int64_t row = score_stride(keys), panels = whole_tiles(keys) * width;
   Scratch scratch(2 * panels + 3 * keys * ld + kBlock * (3 * ld + 2 * row));

@@ -144,10 +144,12 @@ bool draws(double p) {
   return p > 0 && drop_threshold(p) >> 32 == 0;
 }
 
-std::tuple<at::Tensor, at::Tensor> dropped_attention(
-    const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double p, bool causal,
-    std::optional<double> scale, c10::string_view key, int64_t seed, int64_t step, int64_t micro,
-    OptionalShape offset, OptionalShape full) {
+std::tuple<at::Tensor, at::Tensor> dropped_attention(const at::Tensor& q, const at::Tensor& k,
+                                                     const at::Tensor& v, double p, bool causal,
+                                                     std::optional<double> scale,
+                                                     c10::string_view key, int64_t seed,
+                                                     int64_t step, int64_t micro,
+                                                     OptionalShape offset, OptionalShape full) {
   check_shapes(q, k, v);
 #if defined(__x86_64__)
   if (served(q) && draws(p)) {
@@ -156,9 +158,9 @@ std::tuple<at::Tensor, at::Tensor> dropped_attention(
   }
 #endif
   // The composed derivative reads no sums.
-  return {attention_dropout(q, k, v, {}, p, causal, scale, key, seed, step, micro, offset, full,
-                            false),
-          at::zeros(q.sizes().slice(0, 3), q.options())};
+  return {
+      attention_dropout(q, k, v, {}, p, causal, scale, key, seed, step, micro, offset, full, false),
+      at::zeros(q.sizes().slice(0, 3), q.options())};
 }
 
 // Room for the gradients of q, k and v: of equal lengths, as one [batch, length, 3, heads, width].
@@ -236,9 +238,9 @@ Gradients attention_backward(const at::Tensor& grad_out, const at::Tensor& query
 Gradients dropped_attention_backward(const at::Tensor& gradient, const at::Tensor& q,
                                      const at::Tensor& k, const at::Tensor& v,
                                      const at::Tensor& out, const at::Tensor& logsumexp, double p,
-                                     bool causal, std::optional<double> scale,
-                                     c10::string_view key, int64_t seed, int64_t step,
-                                     int64_t micro, OptionalShape offset, OptionalShape full) {
+                                     bool causal, std::optional<double> scale, c10::string_view key,
+                                     int64_t seed, int64_t step, int64_t micro,
+                                     OptionalShape offset, OptionalShape full) {
   check_shapes(q, k, v);
   check_saved(gradient, q, out, logsumexp);
 #if defined(__x86_64__)
@@ -261,7 +263,8 @@ TORCH_LIBRARY_FRAGMENT(nnscaler, m) {
       "attention_backward(Tensor grad_out, Tensor query, Tensor key, Tensor value, Tensor out, "
       "Tensor logsumexp, bool is_causal=False, *, float? scale=None) -> (Tensor, Tensor, Tensor)");
   m.def(
-      "dropped_attention(Tensor q, Tensor k, Tensor v, float p, bool causal, float? scale, str key, "
+      "dropped_attention(Tensor q, Tensor k, Tensor v, float p, bool causal, float? scale, str "
+      "key, "
       "int seed, int step, int micro, int[]? offset=None, int[]? full=None) "
       "-> (Tensor output, Tensor logsumexp)");
   m.def(

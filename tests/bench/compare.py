@@ -65,10 +65,10 @@ def ours(preset, threads, steps, extra=()):
     return {"median": statistics.median(times), "cpu": statistics.median(cpu), "first": rows[0]["step_s"], "rss": max(r["rss_bytes"] for r in rows)}
 
 
-def torch(preset, threads, steps, compiled):
+def torch(preset, threads, steps, compiled, dropout=0.0):
     command = [sys.executable, TORCH, "--mode", "compile" if compiled else "eager", "--preset", preset,
                "--vocab", vocabulary(), "--threads", str(threads), "--steps", str(steps),
-               "--warm-up", str(WARM_UP), "--clip", "1.0"]
+               "--warm-up", str(WARM_UP), "--clip", "1.0", "--dropout", str(dropout)]
     row = json.loads(child(command)[0].strip().splitlines()[-1])
     return {"median": row["median_s"], "cpu": row["cpu_s"], "first": row["first_step_s"], "rss": row["peak_rss_mib"] * 2**20}
 
@@ -83,13 +83,14 @@ def main():
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--rounds", type=int, default=5)
+    p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--against", choices=["eager", "compile"], default="eager")
     a = p.parse_args()
     a_rows, b_rows, c_rows = [], [], []
     for _ in range(a.rounds):
-        a_rows.append(ours(a.preset, a.threads, a.steps))
-        b_rows.append(torch(a.preset, a.threads, a.steps, a.against == "compile"))
-        c_rows.append(ours(a.preset, a.threads, a.steps))
+        a_rows.append(ours(a.preset, a.threads, a.steps, [f"dropout={a.dropout}"]))
+        b_rows.append(torch(a.preset, a.threads, a.steps, a.against == "compile", a.dropout))
+        c_rows.append(ours(a.preset, a.threads, a.steps, [f"dropout={a.dropout}"]))
 
     def ratio(key):
         return spread([(x[key] + z[key]) / 2 / y[key] for x, y, z in zip(a_rows, b_rows, c_rows)])
@@ -97,7 +98,8 @@ def main():
     def control(key):
         return spread([z[key] / x[key] for x, z in zip(a_rows, c_rows)])
 
-    print(f"{a.preset} GPT, {a.threads} thread(s), {a.rounds} rounds of {a.steps} steps, against PyTorch {a.against}")
+    dropped = f", dropout {a.dropout}" if a.dropout else ""
+    print(f"{a.preset} GPT{dropped}, {a.threads} thread(s), {a.rounds} rounds of {a.steps} steps, against PyTorch {a.against}")
     print(f"  step, ours         {statistics.median(x['median'] for x in a_rows) * 1e3:9.3f} ms")
     print(f"  step, PyTorch      {statistics.median(x['median'] for x in b_rows) * 1e3:9.3f} ms")
     print(f"  ours / PyTorch     {ratio('median')}")

@@ -51,6 +51,22 @@ local function attention(size, batch, heads, length, width)
     end)
 end
 
+-- The same with dropout of 0.2, against softmax and mask as operators of their own.
+local function dropped_attention(size, batch, heads, length, width)
+  local q, k, v, grad = randn(batch, heads, length, width), randn(batch, heads, length, width),
+    randn(batch, heads, length, width), randn(batch, heads, length, width)
+  local out, sums = ours.dropped_attention(q, k, v, 0.2, true, nil, 'k', 1, 2, 3)
+  local wanted = { true, true, true, false }
+  compare('dropped_attention ' .. size,
+    function() ours.dropped_attention(q, k, v, 0.2, true, nil, 'k', 1, 2, 3) end,
+    function() ours.attention_dropout(q, k, v, nil, 0.2, true, nil, 'k', 1, 2, 3) end)
+  compare('dropped_attention_backward ' .. size, function()
+    ours.dropped_attention_backward(grad, q, k, v, out, sums, 0.2, true, nil, 'k', 1, 2, 3)
+  end, function()
+    ours.attention_dropout_backward(grad, q, k, v, nil, 0.2, true, nil, 'k', 1, 2, 3, wanted)
+  end)
+end
+
 local function cross_entropy(size, rows, classes)
   local x, at = randn(rows, classes), T.randint(0, classes, { rows }, { generator = g })
   local grad = T.ones({})
@@ -70,7 +86,9 @@ local function run()
   gelu('tiny', randn(4, 32, 256))
   gelu('baby', randn(12, 256, 1536))
   attention('tiny', 4, 4, 32, 16)
+  dropped_attention('tiny', 4, 4, 32, 16)
   attention('baby', 12, 6, 256, 64)
+  dropped_attention('baby', 12, 6, 256, 64)
   cross_entropy('tiny', 128, 65)
   cross_entropy('baby', 3072, 65)
   cross_entropy('words', 256, 50257)

@@ -209,6 +209,69 @@ describe('attention', function()
   end)
 end)
 
+describe('attention with dropout', function()
+  local shapes = { { 2, 3, 37, 41, 16 }, { 1, 2, 64, 64, 32 }, { 1, 2, 130, 130, 3 },
+    { 1, 1, 1, 3, 2 }, { 2, 2, 5, 300, 8 } }
+
+  for _, dtype in ipairs { 'float32', 'float64' } do
+    local limit = dtype == 'float32' and 3e-6 or 1e-12
+    for _, placed in ipairs { false, true } do
+      it(('equals its parts in %s%s'):format(dtype, placed and ', as a part' or ''), function()
+        for i, shape in ipairs(shapes) do
+          local batch, heads, length, keys, width = unpack(shape)
+          local causal = length == keys
+          local function some(n) return randn({ batch, heads, n, width }, dtype) end
+          local q, k, v, grad = some(length), some(keys), some(keys), some(length)
+          local offset = placed and { 1, 2, causal and 0 or 3, 0 } or nil
+          local full = placed and { batch + 1, heads + 5, causal and length or length + 9, keys }
+            or nil
+          local function call(name, ...)
+            local args = { n = select('#', ...), ... }
+            local last = { 'k', 7, 3, 1, offset, full }
+            for j = 1, 6 do args[args.n + j] = last[j] end
+            return ours[name](unpack(args, 1, args.n + 6))
+          end
+          local mine = { on_threads(function()
+            local out, sums = call('dropped_attention', q, k, v, 0.3, causal, nil)
+            return out, call('dropped_attention_backward', grad, q, k, v, out, sums, 0.3, causal,
+              nil)
+          end) }
+          local exact = {}
+          for j, x in ipairs { grad, q, k, v } do exact[j] = x:to 'float64' end
+          local dy, eq, ek, ev = unpack(exact)
+          local truth = { (ours.attention_dropout(eq, ek, ev, nil, 0.3, causal, nil, 'k', 7, 3, 1,
+            offset, full)) }
+          local all = { true, true, true, false }
+          truth[2], truth[3], truth[4] = ours.attention_dropout_backward(dy, eq, ek, ev, nil, 0.3,
+            causal, nil, 'k', 7, 3, 1, all, offset, full)
+          for part = 1, 4 do
+            local gap = error_of(mine[part], truth[part])
+            assert.is_true(gap < limit, ('shape %d, result %d: %g'):format(i, part, gap))
+          end
+        end
+      end)
+    end
+  end
+
+  it('keeps all or nothing without drawing', function()
+    local q = randn({ 1, 2, 6, 4 }, 'float32')
+    local out = ours.dropped_attention(q, q, q, 1, true, nil, 'k', 7, 3, 1)
+    assert.equal(0, out:abs():amax():item())
+    out = ours.dropped_attention(q, q, q, 0, true, nil, 'k', 7, 3, 1)
+    assert.is_true(error_of(out, (ours.attention(q, q, q, true))) < 1e-6)
+  end)
+
+  it('refuses what does not fit', function()
+    local q = randn({ 1, 2, 6, 4 }, 'float32')
+    assert.error_matches(function()
+      ours.dropped_attention(q, q, q, 1.5, true, nil, 'k', 7, 3, 1)
+    end, 'probability 1.5; expected 0 to 1', 1, true)
+    assert.error_matches(function()
+      ours.dropped_attention(q, q, q, 0.5, true, nil, 'k', 7, 3, 1, { 0, 0, 0, 0 })
+    end, 'offset and full are given together', 1, true)
+  end)
+end)
+
 describe('cross_entropy', function()
   it('equals ATen with every reduction', function()
     for _, shape in ipairs { { 1, 1 }, { 7, 65 }, { 300, 13 }, { 33, 1000 }, { 0, 5 } } do

@@ -49,7 +49,7 @@ local function words(seed)
   local m = M.maker(seed)
   return {
     f = m.f, f32 = m.f32, pos = m.pos, i = m.i, b = m.b, generator = m.generator, T = T,
-    aten = require('nnscaler.ops').aten,
+    aten = require('nnscaler.ops').aten, nnscaler = require('nnscaler.ops').nnscaler,
     complex = function(...) return T.complex(m.f(...), m.f(...)) end,
     ints = function(list) return T.tensor(list, { dtype = 'int64' }) end,
     -- The calls that `make` returns for each reduction of a loss: 0 none, 1 mean, 2 sum. `each(…)`

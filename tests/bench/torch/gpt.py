@@ -14,9 +14,9 @@ SIZES = {  # layers, heads, width, block, batch
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads):
+    def __init__(self, width, heads, dropout):
         super().__init__()
-        self.heads = heads
+        self.heads, self.dropout = heads, dropout
         self.norm_1, self.norm_2 = (nn.LayerNorm(width, bias=False) for _ in range(2))
         self.qkv = nn.Linear(width, 3 * width, bias=False)
         self.merge = nn.Linear(width, width, bias=False)
@@ -27,25 +27,29 @@ class Block(nn.Module):
         batch, length, width = x.shape
         heads = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = heads.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=True)
         return self.merge(y.transpose(1, 2).reshape(batch, length, width))
 
+    def dropped(self, x):
+        return F.dropout(x, self.dropout) if self.dropout else x
+
     def forward(self, x):
-        x = x + self.attend(self.norm_1(x))
-        return x + self.narrow(F.gelu(self.widen(self.norm_2(x))))
+        x = x + self.dropped(self.attend(self.norm_1(x)))
+        return x + self.dropped(self.narrow(F.gelu(self.widen(self.norm_2(x)))))
 
 
 class GPT(nn.Module):
     """The blocks first … last - 1 of a model, with what lies before the first and after the last."""
 
-    def __init__(self, preset, vocab, first=0, last=None):
+    def __init__(self, preset, vocab, first=0, last=None, dropout=0.0):
         super().__init__()
+        self.dropout = dropout
         layers, heads, width, block, _ = SIZES[preset]
         last = layers if last is None else last
         self.begins, self.ends = first == 0, last == layers
         if self.begins:
             self.tokens, self.places = nn.Embedding(vocab, width), nn.Embedding(block, width)
-        self.blocks = nn.ModuleList(Block(width, heads) for _ in range(first, last))
+        self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(first, last))
         if self.ends:
             self.norm, self.head = nn.LayerNorm(width, bias=False), nn.Linear(width, vocab, bias=False)
         for name, weight in self.named_parameters():
@@ -58,6 +62,7 @@ class GPT(nn.Module):
     def forward(self, x):
         if self.begins:
             x = self.tokens(x) + self.places.weight[: x.shape[1]]
+            x = F.dropout(x, self.dropout) if self.dropout else x
         for block in self.blocks:
             x = block(x)
         return self.head(self.norm(x)) if self.ends else x

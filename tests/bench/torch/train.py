@@ -19,13 +19,13 @@ import gpt
 
 
 def alone(a):
-    model = gpt.GPT(a.preset, a.vocab)
+    model = gpt.GPT(a.preset, a.vocab, dropout=a.dropout)
     run = torch.compile(model) if a.mode == "compile" else model
     return model, lambda x, y: gpt.loss_of(run(x), y).backward()
 
 
 def in_parallel(a):
-    model = gpt.GPT(a.preset, a.vocab)
+    model = gpt.GPT(a.preset, a.vocab, dropout=a.dropout)
     if a.mode == "ddp":
         run = torch.nn.parallel.DistributedDataParallel(model)
     else:
@@ -47,7 +47,7 @@ def in_stages(a):
 
     layers = gpt.SIZES[a.preset][0]
     first, last = (layers * r // a.world for r in (a.rank, a.rank + 1))
-    model = gpt.GPT(a.preset, a.vocab, first, last)
+    model = gpt.GPT(a.preset, a.vocab, first, last, a.dropout)
     stage = PipelineStage(model, a.rank, a.world, torch.device("cpu"))
     schedule = Schedule1F1B(stage, n_microbatches=4, loss_fn=gpt.loss_of)
 
@@ -69,6 +69,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--mode", choices=MODES, default="eager")
     p.add_argument("--preset", choices=gpt.SIZES, default="tiny")
+    p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--vocab", type=int, default=65)
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--steps", type=int, default=10)
