@@ -52,13 +52,14 @@ const Count kCounts[] = {
      2 * 2 * 4 * 6 * 3},
     // Queries times keys, then weights times values: two products of 4×3×6 for each of 2·2 heads.
     {"aten::scaled_dot_product_attention nnscaler::attention "
-     "aten::_scaled_dot_product_flash_attention_for_cpu nnscaler::attention_dropout",
+     "aten::_scaled_dot_product_flash_attention_for_cpu nnscaler::attention_dropout "
+     "nnscaler::dropped_attention",
      "q=2,2,4,3 k=2,2,6,3 v=2,2,6,3", "query=%q, key=%k, value=%v", 2 * (2 * 2) * 2 * (4 * 3 * 6)},
     {"nnscaler::attention", "q=2,2,4,3 k=2,2,6,3 v=2,2,6,5", "query=%q, key=%k, value=%v",
      (2 * 2) * 2 * (4 * 3 * 6 + 4 * 6 * 5)},
     // Of its derivative: the weights anew, and gradients of weights, queries, keys and values.
     {"nnscaler::attention_backward aten::_scaled_dot_product_flash_attention_for_cpu_backward "
-     "nnscaler::attention_dropout_backward",
+     "nnscaler::attention_dropout_backward nnscaler::dropped_attention_backward",
      "g=2,2,4,3 q=2,2,4,3 k=2,2,6,3 v=2,2,6,3 o=2,2,4,3 l=2,2,4",
      "grad_out=%g, query=%q, key=%k, value=%v, out=%o, logsumexp=%l",
      5 * (2 * 2) * 2 * (4 * 3 * 6)},
