@@ -69,6 +69,15 @@ describe('parts of a model', function()
     refused("unknown key 'model.parallel_modules.polic'", 'model.parallel_modules.0.polic=tp')
     refused('expected precision none, fp64, fp32 or bf16 beside model.parallel_modules',
       'precision=bf16-mixed')
+    for _, command in ipairs { 'verify', 'plan' } do
+      local job = ' tests/cli/jobs/parts.lua compute_config.plan_ngpus=2'
+      said, code = shell.nnscaler(command .. job)
+      assert.equal(2, code, said)
+      assert.matches('the job has model.parallel_modules; expected a model that is one program',
+        said)
+      said, code = shell.nnscaler(command .. job .. ' model.parallel_modules! pas_policy=tp')
+      assert.equal(0, code, said)
+    end
     refused("nothing is named 'blok'", 'model.parallel_modules.0.type=blok')
   end)
 end)

@@ -101,6 +101,30 @@ describe('a trainer on several ranks', function()
       said)
   end)
 
+  it('sums after backward where it is told so', function()
+    local first
+    for _, beside in ipairs { 'true', 'false' } do
+      local said, code = shell.nnscaler(recipe('sums' .. beside, '', 'comm.backend=local -n 2 '
+        .. 'compute_config.reducer_bucket_cap_mb=0.001 compute_config.use_async_reducer='
+        .. beside))
+      assert.equal(0, code, said)
+      local losses = {}
+      for i, row in ipairs(rows('sums' .. beside)) do losses[i] = row.train_loss end
+      first = first or losses
+      assert.same(first, losses)
+    end
+  end)
+
+  it('may write the programs of all ranks and end', function()
+    local said, code = shell.nnscaler(recipe('compiled', '', '-n 2 run_mode=compile pas_policy=tp'))
+    assert.equal(0, code, said)
+    for rank = 0, 1 do
+      assert.equal('file', base.file_exists(('%s/compiled.gen/Net/gencode%d.lua'):format(folder,
+        rank)))
+    end
+    assert.is_nil(said:find('Training', 1, true))
+  end)
+
   it('changes the size of its steps under any policy', function()
     local changes = [[
       job.max_train_steps = 8

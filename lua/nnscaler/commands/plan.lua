@@ -2,6 +2,7 @@
 local base = require 'nnscaler._C.base'
 local compare = require 'nnscaler.commands.compare'
 local options = require 'nnscaler.options'
+local parts = require 'nnscaler.trainer.parts'
 local pipeline = require 'nnscaler.pipeline'
 local policies = require 'nnscaler.policies'
 local run = require 'nnscaler.commands.run'
@@ -34,8 +35,9 @@ function M.make(job, world, hardware)
   local chosen = options.of(job, config.runtime_ngpus or world or config.plan_ngpus
     or policies.devices(job.pas_policy) or 1)
   t.units = chosen.runtime_ngpus / chosen.plan_ngpus
+  parts.refuse(t.args, 'plan.parts')
   chosen.micro_batches = setup.parts(t, t.units)
-  local args, n = sample_of.arguments(job, t.train_loader:get(0))
+  local args, n = sample_of.arguments(job, setup.first_sample(t))
   args.n = n
   local line = pipeline.new(sources.of(t.model), chosen)
   local graph = line:graph(args, true)

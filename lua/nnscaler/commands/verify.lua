@@ -2,6 +2,7 @@
 --- eager=true on one device, and reports what differs and where.
 local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
+local parts = require 'nnscaler.trainer.parts'
 local policies = require 'nnscaler.policies'
 local ranks = require 'nnscaler.ranks'
 local run = require 'nnscaler.commands.run'
@@ -110,6 +111,7 @@ function M.run(opts)
   if job.eager then
     fail('usage', 'verify.eager', 'eager=true is what the plan is compared with', 'leave it out')
   end
+  parts.refuse(job, 'verify.parts')
   local count = count_of(job)
   ranks.expect(nil)
   local comm = require 'nnscaler._C.comm'

@@ -17,6 +17,15 @@ function M.of(job)
   return list and #list > 0 and list or nil
 end
 
+--- Raises for a job with such entries, where a model has to be one program.
+---@param job nnscaler.Job
+---@param area string
+function M.refuse(job, area)
+  if not M.of(job) then return end
+  fail('usage', area, 'the job has model.parallel_modules; expected a model that is one program',
+    'model.parallel_modules! leaves them out')
+end
+
 -- Keys of compute_config that say how a module is cut.
 local kConfig = { 'plan_ngpus', 'runtime_ngpus', 'use_zero', 'zero_ngroups',
   'zero_use_reduce_scatter', 'zero_param_level_sharding' }
