@@ -73,6 +73,10 @@ describe('several ranks', function()
     assert.matches('compute_config.use_zero.*4.*from 0 to 3', refused 'compute_config.use_zero=4')
     assert.matches('2 ZeRO groups of 1 scale units; expected a divisor', refused(
       'pas_policy=tp compute_config.use_zero=1 compute_config.zero_ngroups=2'))
+    assert.matches('keys zero_%* of compute_config say nothing where use_zero is 0', refused(
+      'pas_policy=dp compute_config.zero_ngroups=2'))
+    assert.matches('use_zero=1: there is one scale unit, so nothing is shared out', refused(
+      'pas_policy=tp compute_config.use_zero=1'))
     assert.matches('use_zero is 2; fsdp is dp with 3', refused(
       'pas_policy=fsdp compute_config.use_zero=2'))
   end)

@@ -417,6 +417,12 @@ function Graph:replicate_rest()
   end
 end
 
-function Graph:finish(name) return self.builder:finish(name) end
+function Graph:finish(name)
+  local plan, zero = self.builder:finish(name), self.cfg.zero
+  if zero and plan:info().zero == 0 and (zero.groups > 1 or zero.scatter or zero.undivided) then
+    log.warning_once('keys zero_* of compute_config say nothing where use_zero is 0')
+  end
+  return plan
+end
 
 return M
