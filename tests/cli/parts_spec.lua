@@ -78,6 +78,8 @@ describe('parts of a model', function()
       said, code = shell.nnscaler(command .. job .. ' model.parallel_modules! pas_policy=tp')
       assert.equal(0, code, said)
     end
+    refused("forward_args_gen_fn%] a nil; expected function%(job%) that returns arguments of "
+      .. 'Block.forward', 'model.parallel_modules.0.forward_args_gen_fn!')
     refused("nothing is named 'blok'", 'model.parallel_modules.0.type=blok')
   end)
 end)

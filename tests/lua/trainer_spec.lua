@@ -237,6 +237,31 @@ describe('a resumed run', function()
       .. 'micro_batch_size = 3', said)
   end)
 
+  it('goes on from checkpoints that kept the place in the data as a step', function()
+    local whole, part = {}, {}
+    runs.trainer(job { log = { recorder(whole) } }):run()
+    runs.trainer(job { stop_after_steps = 9, log = { recorder(part) },
+      checkpoint = { save_dir = folder } }):run()
+    local function resumed(per_step)
+      return runs.trainer(job { log = { recorder(part) },
+        checkpoint = { save_dir = folder, resume_from = 'last' }, hook = {
+          on_load_checkpoint = function(_, saved)
+            saved.state.position = nil
+            saved.state.micro_batches_per_step, saved.state.micro_batches_per_epoch = per_step, 12
+          end,
+        } })
+    end
+    local other = resumed(3)
+    assert.matches('was written with micro_batches_per_step = 3, this job has 2',
+      message(other.run, other))
+    resumed(2):run()
+    -- The end of the first run was evaluated too.
+    for i = #part, 1, -1 do
+      if part[i][1] == 9 and part[i][4] then table.remove(part, i) end
+    end
+    assert.same(whole, part)
+  end)
+
   it('goes on with other batches where it was, every sample once and in the same order', function()
     local ids
     local function collect(trainer)

@@ -84,6 +84,10 @@ local function parallel_of(job, entry, class, i, opts)
     make = resolve({ key = ('model.parallel_modules[%d].forward_args_gen_fn'):format(i),
       expects = 'a function' }, make)
   end
+  if type(make) ~= 'function' then
+    fail('usage', ('model.parallel_modules[%d].forward_args_gen_fn'):format(i), ('a %s; expected '
+      .. 'function(job) that returns arguments of %s.forward'):format(type(make), class.class_name))
+  end
   local reuse = entry.gen_reuse or job.gen_reuse or 'auto'
   local config = config_of(job, entry)
   config.use_end2end = nil
