@@ -7,7 +7,10 @@
 #include <cstdlib>
 
 #include "base/file.h"
+#include "cost/hardware.h"
+#include "lower/duration.h"
 #include "lower/memory.h"
+#include "lower/program_json.h"
 #include "lower/traffic.h"
 #include "plan/builder.h"
 #include "support/graph_text.h"
@@ -22,6 +25,7 @@ namespace {
 std::string text_of(const lower::Lowered& lowered) {
   const lower::Program& program = lowered.program;
   std::string text = lower::to_text(program);
+  text += fmt::format("JSON {}\n", hex(hash_bytes(lower::to_json(program))));
   const lower::Memory m = lower::memory(program);
   text += fmt::format("memory: peak {}, saved {}, parameters {}, gradients {}\n", m.peak, m.saved,
                       m.parameters, m.gradients);
@@ -36,6 +40,24 @@ std::string text_of(const lower::Lowered& lowered) {
   return text;
 }
 
+// What a step of the plan takes on hosts of one device each.
+std::string cost_of(const GraphPtr& graph, const std::shared_ptr<const plan::Plan>& plan) {
+  const cost::Hardware lab = cost::parse_hardware(
+      "name: lab\ndevices_per_host: 1\n"
+      "device: { memory: 80e9, memory_bandwidth: 1e12, flops: { float32: 1e13 }, start: 1e-6,\n"
+      "  half_filled: 1, product_efficiency: 1, memory_efficiency: 0.5 }\n"
+      "links: { inside: 1e11, across: 1e10, latency: 2e-6, start: 1e-5 }\n",
+      "lab.yaml");
+  lower::Options options;
+  options.plan = plan;
+  const auto c = lower::simulate(lower::Skeleton(graph, options), *plan, lab, {});
+  return fmt::format(
+      "cost: forward {:.6g} and messages {:.6g} s, backward {:.6g} and {:.6g} s, sums {:.6g} s, "
+      "update {:.6g} s, step {:.6g} s; resting {} bytes, in all {} bytes\n",
+      c.forward.work, c.forward.communication, c.backward.work, c.backward.communication,
+      c.once.sum, c.once.update, c.seconds, c.resting, c.total);
+}
+
 // The Programs of the first and the last rank of a plan.
 void is_as_before(const std::string& name, const GraphPtr& graph,
                   std::shared_ptr<const plan::Plan> plan = nullptr) {
@@ -44,6 +66,7 @@ void is_as_before(const std::string& name, const GraphPtr& graph,
   const Programs programs = lower_all(graph, plan);
   text += text_of(programs.ranks.front());
   if (programs.ranks.size() > 1) text += text_of(programs.ranks.back());
+  if (plan != nullptr) text += cost_of(graph, plan);
   const std::string path = "tests/unit/golden/" + name + ".txt";  // from the top of the tree
   if (std::getenv("NNSCALER_UPDATE") != nullptr) write_file_atomic(path, text, "test");
   CHECK(text == read_file(path, "test"));
@@ -81,20 +104,34 @@ void recompute_blocks(Builder& b, int blocks) {
   }
 }
 
-// A recurrent cell, unrolled; its gate passes a second state on.
-GraphPtr unrolled(int steps) {
+// A recurrent cell, unrolled, that reads column after column of its input; its gate passes a second
+// state on, from step `changed` on the first one's.
+GraphPtr unrolled(int steps, int changed) {
   std::string text =
       "graph \"Unrolled\" training\ninput %x \"x\": float64[2, 4]\n"
+      "input %c \"c\": float64[2, 40]\n"
       "parameter %w \"w\": float64[4, 4] grad\nparameter %v \"v\": float64[4, 4] grad\n"
       "%a0 = aten::linear(input=%x, weight=%v)\n%b0 = aten::tanh(self=%x)\n";
   for (int i = 1; i <= steps; ++i)
     text += fmt::format(
         "%u{0} = aten::linear(input=%a{1}, weight=%w)\n%g{0} = aten::sigmoid(self=%u{0})\n"
-        "%b{0} = aten::mul.Tensor(self=%g{0}, other=%b{1})\n"
-        "%a{0} = aten::add.Tensor(self=%u{0}, other=%b{0}, alpha=1)\n",
-        i, i - 1);
+        "%b{0} = aten::mul.Tensor(self=%g{0}, other=%b{2})\n"
+        "%n{0} = aten::narrow(self=%c, dim=1, start={1}, length=1)\n"
+        "%s{0} = aten::add.Tensor(self=%u{0}, other=%n{0}, alpha=1)\n"
+        "%a{0} = aten::add.Tensor(self=%s{0}, other=%b{0}, alpha=1)\n",
+        i, i - 1, i < changed ? i - 1 : 0);
   text += fmt::format("%loss = aten::sum(self=%a{})\noutput %loss\n", steps);
   return std::make_shared<const graph::Graph>(read_graph(text));
+}
+
+// Two calls of attention with dropout, which are composed alike.
+GraphPtr attentive() {
+  return std::make_shared<const graph::Graph>(read_graph(
+      "graph \"Attentive\" training\ninput %x \"x\": float64[2, 2, 3, 4]\n"
+      "parameter %w \"w\": float64[4, 4] grad\n%q = aten::linear(input=%x, weight=%w)\n"
+      "%a = aten::scaled_dot_product_attention(query=%q, key=%x, value=%x, dropout_p=0.5)\n"
+      "%b = aten::scaled_dot_product_attention(query=%a, key=%x, value=%q, dropout_p=0.5)\n"
+      "%loss = aten::sum(self=%b)\noutput %loss\n"));
 }
 
 }  // namespace
@@ -103,7 +140,9 @@ TEST_CASE("programs are those of before") {
   is_as_before("one_device", oddities());
   is_as_before("blocks", transformer(3));
   is_as_before("evaluation", perceptrons(2, false));
-  is_as_before("unrolled", unrolled(6));
+  is_as_before("unrolled", unrolled(12, 99));
+  is_as_before("unrolled_in_two", unrolled(18, 10));
+  is_as_before("attention", attentive());
   {
     const GraphPtr graph = convolutions();
     Builder b(graph, 1, 2);

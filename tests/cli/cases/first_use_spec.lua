@@ -208,7 +208,9 @@ describe('the program as it is found', function()
     local clean = not said:find('\nwarning: ', 1, true) and not said:find('\nproblem: ', 1, true)
     assert.equal(clean, said:find('no problems found', 1, true) ~= nil)
     for line in said:gmatch '[^\n]+' do
-      if clean and line:find '^  no ' then assert.matches('no GPU', line) end
+      if clean and line:find '^  no ' and not line:find 'this build has no nccl back end' then
+        assert.matches('no GPU', line)
+      end
     end
   end)
 
