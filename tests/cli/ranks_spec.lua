@@ -60,6 +60,13 @@ describe('several ranks', function()
     near(same, train('zero', more .. '2 -n 4 pas_policy=megatron compute_config.use_zero=1'))
   end)
 
+  it('share out under a plan that was searched for', function()
+    local said, code = shell.nnscaler('plan recipes/nanogpt.lua preset=tiny pas_policy=autodist '
+      .. 'compute_config.use_zero=1 compute_config.plan_ngpus=2 compute_config.runtime_ngpus=4')
+    assert.equal(0, code, said)
+    assert.matches("plan 'autodist' [^\n]*, optimizer state sharded\n", said)
+  end)
+
   it('name what does not fit', function()
     local function refused(more)
       return (shell.nnscaler(('run %s max_train_steps=1 gen_savedir=%s/e -n 2 %s')

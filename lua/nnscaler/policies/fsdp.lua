@@ -7,7 +7,7 @@ local keys = require 'nnscaler.policies.keys'
 return keys.policy({}, function(graph, cfg)
   local level = cfg.zero and cfg.zero.level
   if level and level ~= 3 then
-    fail('usage', 'policies.fsdp',
+    fail('plan', 'policies.fsdp',
       ('compute_config.use_zero is %d; fsdp is dp with 3'):format(level),
       'leave it out, or use pas_policy=dp')
   end
