@@ -29,6 +29,8 @@ constexpr Key kKeys[] = {
   {"model.parallel_modules.gen_reuse", choice, "", "", "As of the job.", false, kUnbounded, "auto match override moo graph"},
   {"model.parallel_modules.broadcast_strategy", choice, "", "", "As of the job.", false, kUnbounded, "none code no_weights all"},
   {"model.parallel_modules.instance_name", text, "", "", "Tells its programs from those of another job with the same class."},
+  {"model.parallel_modules.tracing_from_weights", text, "", "file or folder", "Weights that each of its modules starts with."},
+  {"model.parallel_modules.tracing_from_weights_prefix", text, "", "", "What stands before its names there: `model.encoder`."},
   {"tracing_from_weights", text, "", "file or folder", "Weights that the model has when it is traced and trained first: another name of checkpoint.init_from."},
   {"forward_args", function, "", "", "`function(sample)` that returns the arguments of `forward`; without it the sample is the one argument.", true},
   {"dataset", component, kRequired, "", "The samples to learn from."},

@@ -42,6 +42,31 @@ describe('parts of a model', function()
     training.near(want, runs.rows 'cross')
   end)
 
+  it('start with weights from a file, each rank with its parts', function()
+    said, code = run('source', 'eager=true stop_after_steps=3')
+    assert.equal(0, code, said)
+    local source = runs.folder .. '/source/last'
+    local function first(name, more)
+      said, code = run(name, 'stop_after_steps=1 ' .. more)
+      assert.equal(0, code, said)
+      return runs.rows(name)
+    end
+    local tp = '-n 2 compute_config.plan_ngpus=2 '
+    local whole = first('whole', 'eager=true checkpoint.init_from=' .. source)
+    training.near(whole, first('parts', tp .. 'checkpoint.init_from=' .. source))
+    -- Both modules start with the weights of the first.
+    local key = 'model.parallel_modules.0.tracing_from_weights'
+    local from = ('%s=%s %s_prefix=blocks.0 '):format(key, source, key)
+    local one = first('some', from)
+    assert.is_true(math.abs(one[1].train_loss - whole[1].train_loss) > 1e-6)
+    assert.is_true(math.abs(one[1].train_loss - want[1].train_loss) > 1e-6)
+    training.near(one, first('some.tp', tp .. from))
+    said, code = run('none', ('%s=%s'):format(key, source))
+    assert.equal(1, code, said)
+    assert.matches('%[model.parallel_modules%[1%].tracing_from_weights%]', said)
+    assert.matches('missing tensor: up.weight', said)
+  end)
+
   it('are written by compile, or by run_mode=compile', function()
     for name, command in ipairs { 'compile', 'run' } do
       local folder = ('%s/compiled%d'):format(runs.folder, name)

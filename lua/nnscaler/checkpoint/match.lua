@@ -11,6 +11,9 @@ local function same(a, b) return table.concat(a, ',') == table.concat(b, ',') en
 
 local function is_floating(dtype) return dtype:find 'float' ~= nil end
 
+-- The whole shape of a weight, of which a parallel module may hold a part.
+local function shape_of(x) return x.whole or x.shape end
+
 --- What the model holds, in module order.
 ---@param model nnscaler.nn.Module
 ---@return { name: string, tensor: nnscaler.Tensor, shape: integer[], dtype: string,
@@ -18,12 +21,12 @@ local function is_floating(dtype) return dtype:find 'float' ~= nil end
 function M.leaves(model)
   local list = {}
   for _, entry in ipairs(model:named_parameters()) do
-    list[#list + 1] = { name = entry.name, tensor = entry.param, shape = entry.param.shape,
+    list[#list + 1] = { name = entry.name, tensor = entry.param, shape = shape_of(entry.param),
       dtype = entry.param.dtype, file_shape = entry.file_shape }
   end
   for _, entry in ipairs(model:named_buffers()) do
     if entry.persistent ~= false then
-      list[#list + 1] = { name = entry.name, tensor = entry.buffer, shape = entry.buffer.shape,
+      list[#list + 1] = { name = entry.name, tensor = entry.buffer, shape = shape_of(entry.buffer),
         dtype = entry.buffer.dtype }
     end
   end

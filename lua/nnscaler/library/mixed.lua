@@ -53,6 +53,17 @@ function Engine:share(shared)
   end
 end
 
+--- The parallel modules of a class.
+---@param class_name string
+---@return nnscaler.ParallelModule[]
+function Engine:modules(class_name)
+  local list = {}
+  for _, entry in ipairs(Parallel.find(self.model)) do
+    if entry.module._parallel.label == class_name then list[#list + 1] = entry.module end
+  end
+  return list
+end
+
 -- The step of the optimizer, with the parts that the step of programs has.
 local Step = {}
 Step.__index = Step

@@ -58,7 +58,11 @@ function M.sized(job)
     { __index = job })
 end
 
-local function class_of(entry, i)
+--- The class of entry number i.
+---@param entry table
+---@param i integer
+---@return table
+function M.class_of(entry, i)
   local key = ('model.parallel_modules[%d].type'):format(i)
   local class = resolve({ key = key, expects = 'a class that nn.class made' }, entry.type)
   if type(class) ~= 'table' or not rawget(class, '_meta') then
@@ -120,7 +124,7 @@ end
 ---@return nnscaler.nn.Module
 function M.make(job, make, dtype)
   local classes, parallel = {}, {}
-  for i, entry in ipairs(M.of(job)) do classes[i] = class_of(entry, i) end
+  for i, entry in ipairs(M.of(job)) do classes[i] = M.class_of(entry, i) end
   check_unique(classes, type(job.model.type) == 'table' and job.model.type or nil)
   for i, entry in ipairs(M.of(job)) do
     parallel[i] = parallel_of(job, entry, classes[i], i, { module_dtype = dtype })
@@ -161,7 +165,7 @@ function M.compile(job, ranks, dtype)
   for key, value in sorted.sorted_pairs(job.compute_config or {}) do config[key] = value end
   local sized = setmetatable({ compute_config = config }, { __index = job })
   for i, entry in ipairs(M.of(job)) do
-    parallel_of(sized, entry, class_of(entry, i), i, { load_module = false,
+    parallel_of(sized, entry, M.class_of(entry, i), i, { load_module = false,
       module_dtype = dtype })
   end
 end
