@@ -1,5 +1,6 @@
 --- The graph as a policy sees it: queries, and the acts partition, replicate, assign, stage,
 --- recompute and schedule. Devices, dimensions and operands count from 0.
+local casts = require 'nnscaler.policies.casts'
 local core = require 'nnscaler._C.plan'
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
@@ -45,6 +46,7 @@ function M.new(graph, cfg)
     node.name = node.op:match('::([%w_]+)')
   end
   self.values = graph:values()
+  self.casts, self.uses = casts.find(self.list, self.values), {} -- see casts.lua
   self.beat = cfg.beat or function() end
   return self
 end
@@ -231,6 +233,8 @@ end
 function Graph:partition(node, where, parts)
   self.beat()
   local id, count = id_of(self, node), parts_of(node, where, parts)
+  casts.note(self, node, self.builder:split(id, where.input, where.dim, count),
+    { parts = count, uneven = where.uneven, sizes = where.sizes })
   self.builder:partition(id, where.input, where.dim, count, where.uneven, where.sizes)
 end
 
@@ -267,7 +271,9 @@ end
 ---@param parts? integer all devices of its stage
 function Graph:replicate(node, parts)
   local id = id_of(self, node)
-  self.builder:replicate(id, parts or #self.builder:stage_devices(self.builder:stage_of(id)))
+  parts = parts or #self.builder:stage_devices(self.builder:stage_of(id))
+  casts.note(self, node, nil, { parts = parts })
+  self.builder:replicate(id, parts)
 end
 
 ---Puts the parts of an operator on devices, in order.
@@ -408,8 +414,18 @@ function Graph:hook(node, what)
   self.builder:hooks(id, what)
 end
 
----Replicates every node that the policy has said nothing of over its stage's devices.
+---Gets the parameter that a value is, or is a cast of, as autocast makes them; else nil.
+---@param id integer of the value
+---@return table? value { id, name, role, shape, dtype, requires_grad }
+function Graph:weight_of(id)
+  local value = self.values[(self.casts[id] or id) + 1]
+  return value and value.role == 'parameter' and value or nil
+end
+
+---Replicates every node that the policy has said nothing of over its stage's devices; casts of
+---weights are cut as the nodes that read them are.
 function Graph:replicate_rest()
+  casts.follow(self)
   for _, node in ipairs(self.list) do
     if not self.builder:planned(node.id) then
       self.builder:replicate(node.id, #self.builder:stage_devices(self.builder:stage_of(node.id)))

@@ -29,8 +29,8 @@ local function is_cut(what) return type(what) == 'number' end
 
 -- Whether a node is a linear layer with a weight of its own, or several layers of one input as one.
 function Layout:is_linear(node)
-  local weight = node.kind == 'linear' and self.values[node.inputs[2] + 1]
-  return weight and weight.role == 'parameter' and #weight.shape >= 2
+  local weight = node.kind == 'linear' and self.graph:weight_of(node.inputs[2])
+  return weight and #weight.shape >= 2
 end
 
 -- Values and operators as messages show them.
@@ -53,6 +53,7 @@ function Layout:follow(node, cut)
       for k, other in ipairs(node.inputs) do
         local wanted, value = split.inputs[k], self.values[other + 1]
         local free = value.producer == nil or not value.requires_grad
+          or self.graph:weight_of(other)
         local clash = cut[other] and wanted ~= cut[other]
         if clash or is_cut(wanted) and not cut[other] and not free then
           -- A stream to which results are added is whole: nothing that the user could change.
@@ -159,7 +160,8 @@ function Layout:cut_table()
   for _, node in ipairs(longest) do
     local fits = self.graph:split_of(node, where, self.parts) ~= nil
     for _, other in ipairs(self.graph:nodes()) do
-      local tied = other.inputs[2] == node.inputs[1] and self:is_linear(other)
+      local tied = self:is_linear(other)
+        and self.graph:weight_of(other.inputs[2]) == self.graph:weight_of(node.inputs[1])
       if tied and not self.places[other.id] then fits = false end
     end
     if fits then self.places[node.id] = where end

@@ -16,6 +16,7 @@ M.precisions = { 'fp64', 'fp32', 'bf16', 'bf16-mixed', 'fp16', '16-mixed' }
 M.plans = {
   { name = 'dp 2', policy = 'dp', plan = 1 }, { name = 'tp 2', policy = 'tp', plan = 2 },
   { name = 'pp 2', policy = 'pp', plan = 2 }, { name = 'fsdp 2', policy = 'fsdp', plan = 1 },
+  { name = 'megatron 2', policy = 'megatron', plan = 2 },
 }
 
 -- Rounding errors of one operation: a run cannot be asked for less.
@@ -69,7 +70,8 @@ end
 
 --- Errors of this rank under a plan.
 ---@param cell { precision: string, policy: string, plan: integer }
----@return table<string, { difference: number, zero?: boolean }>
+---@return { rows: table<string, { difference: number, zero?: boolean }>, own: integer } own:
+---  elements of weights on this rank
 function M.rank(cell)
   setup()
   local units = 2 / cell.plan
@@ -84,7 +86,12 @@ function M.rank(cell)
     mine[s] = {}
     for k = shared.unit + 1, COUNT, units do table.insert(mine[s], list[k]) end
   end
-  return rows(trial.run(engine, mine, how), function(name, x) return shared:part(name, x) end)
+  local errors = rows(trial.run(engine, mine, how), function(name, x)
+    return shared:part(name, x)
+  end)
+  local own = 0
+  for _, parameter in ipairs(engine.parameters) do own = own + parameter.data:numel() end
+  return { rows = errors, own = own }
 end
 
 --- The largest error allowed: ten times that of one device; in float64 that of design 3.9.
