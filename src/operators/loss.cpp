@@ -110,8 +110,9 @@ Classes rows_of(const CallView& call) {
 }
 Types row_loss(const CallView& call) {
   const Classes c = rows_of(call);
-  const DType dtype = c.self->dtype;
-  return {class_loss(call)[0], {{c.self->shape[0]}, dtype}, {{}, dtype}};
+  const bool narrow = c.self->dtype == DType::bf16 || c.self->dtype == DType::f16;
+  const DType sums = narrow ? DType::f32 : c.self->dtype;
+  return {class_loss(call)[0], {{c.self->shape[0]}, sums}, {{}, sums}};
 }
 Texts row_loss_text(const CallView& call) {
   const ClassDims d = class_dims(rows_of(call), kernel_mark(reduction(call)));

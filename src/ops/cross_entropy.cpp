@@ -32,15 +32,21 @@ void check(const at::Tensor& scores, const at::Tensor& target, const Options& o)
   const bool fits = scores.dim() == 2 && target.dim() == 1 && target.size(0) == scores.size(0);
   const bool typed = scores.scalar_type() == at::kFloat || scores.scalar_type() == at::kDouble;
   if (!fits || !typed || target.scalar_type() != at::kLong)
-    fail(ErrorKind::model,
-         "[ops.cross_entropy] scores {} [{}], target {} [{}]; expected Float or Double [rows, "
-         "classes] and Long [rows]",
-         c10::toString(scores.scalar_type()), fmt::join(scores.sizes(), ", "),
-         c10::toString(target.scalar_type()), fmt::join(target.sizes(), ", "));
+    fail(
+        ErrorKind::model,
+        "[ops.cross_entropy] scores {} [{}], target {} [{}]; expected floating [rows, classes] and "
+        "Long [rows]",
+        c10::toString(scores.scalar_type()), fmt::join(scores.sizes(), ", "),
+        c10::toString(target.scalar_type()), fmt::join(target.sizes(), ", "));
   if (o.reduction < kNone || o.reduction > kSum)
     fail(ErrorKind::usage, "[ops.cross_entropy] reduction {}; expected 0, 1 or 2", o.reduction);
   if (!(o.smoothing >= 0 && o.smoothing <= 1))
     fail(ErrorKind::usage, "[ops.cross_entropy] label_smoothing {}; expected 0 to 1", o.smoothing);
+}
+
+// 16-bit scores are computed with in float32, and so are their sums of rows.
+bool is_narrow(const at::Tensor& x) {
+  return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
 }
 
 void check_class(int64_t at, int64_t classes, int64_t row) {
@@ -130,6 +136,11 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy(const at::Tensor& s
                                                              int64_t reduction,
                                                              int64_t ignore_index,
                                                              double label_smoothing) {
+  if (is_narrow(self)) {
+    const auto [loss, log_sums, count] =
+        cross_entropy(self.to(at::kFloat), target_, reduction, ignore_index, label_smoothing);
+    return {loss.to(self.scalar_type()), log_sums, count};
+  }
   const Options o{reduction, ignore_index, label_smoothing};
   check(self, target_, o);
   const at::Tensor scores = self.contiguous(), target = target_.contiguous();
@@ -190,6 +201,10 @@ at::Tensor cross_entropy_backward(const at::Tensor& grad_output, const at::Tenso
                                   const at::Tensor& target, const at::Tensor& logsumexp,
                                   const at::Tensor& total_weight, int64_t reduction,
                                   int64_t ignore_index, double label_smoothing) {
+  if (is_narrow(self) && grad_output.scalar_type() == self.scalar_type())
+    return cross_entropy_backward(grad_output.to(at::kFloat), self.to(at::kFloat), target,
+                                  logsumexp, total_weight, reduction, ignore_index, label_smoothing)
+        .to(self.scalar_type());
   const Options o{reduction, ignore_index, label_smoothing};
   check(self, target, o);
   const int64_t expected = reduction == kNone ? self.size(0) : 1;

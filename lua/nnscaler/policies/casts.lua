@@ -24,7 +24,7 @@ end
 --- Notes what a step of a node's cut does to those of its operands that are casts.
 ---@param graph table the policy's graph
 ---@param node nnscaler.PolicyNode
----@param split { inputs: (integer|string)[] }|nil of the step; nil: whatever it is, nothing is known
+---@param split { inputs: (integer|string)[] }|nil of the step; nil: no operand is cut
 ---@param step { parts: integer, uneven?: boolean, sizes?: integer[] }
 function M.note(graph, node, split, step)
   for k, id in ipairs(node.inputs) do
