@@ -1,6 +1,8 @@
 -- Precision of a job: names, masters of 16-bit weights, the scale of the loss.
 local T = require 'nnscaler.tensor'
+local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler._C.checkpoint'
+local comm = require 'nnscaler._C.comm'
 local loss_scale = require 'nnscaler.trainer.loss_scale'
 local message = require 'tests.lua.support.message'
 local nnscaler = require 'nnscaler'
@@ -204,6 +206,27 @@ describe('the scale of the loss', function()
     assert.is_true(scales[40] < 2 ^ 37)
     assert.is_false(weights[40][1][1] == weights[3][1][1])
   end)
+
+  for _, case in ipairs { { policy = 'dp', plan = 1, rank = 1 },
+    { policy = 'fsdp', plan = 1, rank = 1 }, { policy = 'tp', plan = 2, rank = 1 },
+    { policy = 'pp', plan = 2, rank = 0 } } do
+    for _, name in ipairs { 'fp16', '16-mixed' } do
+      it(('is one on all ranks, and so is the step that is skipped: %s, %s'):format(name,
+        case.policy), function()
+        case.precision = name
+        local ranks = comm.run_local(2, 'tests.lua.support.loss_scale_rank', base.json_encode(case))
+        for r, text in ipairs(ranks) do ranks[r] = base.json_decode(text) end
+        assert.is_true(ranks[1].weights[1] ~= 0)
+        for _, rank in ipairs(ranks) do
+          assert.same({ 64, 64, 64, 32, 32, 32 }, rank.scales)
+          assert.equal(rank.weights[3], rank.weights[4])
+          local holds = rank.weights[1] ~= 0 -- under pp all weights may be of one stage
+          assert.equal(holds, rank.weights[4] ~= rank.weights[5])
+          assert.equal(holds, rank.weights[2] ~= rank.weights[3])
+        end
+      end)
+    end
+  end
 
   it('leaves a loss that is no number to on_nan', function()
     local t = runs.trainer(job { precision = '16-mixed', hook = {

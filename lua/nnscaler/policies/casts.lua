@@ -3,8 +3,8 @@
 --- weight rests as it would without a cast.
 local M = {}
 
---- Finds the casts of a graph: of a value that is made from a parameter alone and differs in nothing
---- but its dtype, the parameter.
+--- Finds the casts of a graph: of a value that is made from a parameter alone and differs in
+--- nothing but its dtype, the parameter.
 ---@param nodes nnscaler.PolicyNode[]
 ---@param values table[]
 ---@return table<integer, integer> parameter by id of the cast value
