@@ -14,18 +14,20 @@ local presets = {
     batch = 4, steps = 200 },
   small = { sizes = { layers = 6, heads = 6, kv_heads = 2, width = 192, hidden = 512, block = 128 },
     batch = 12, steps = 2000 },
+  ['1b'] = { sizes = Llama.configs['llama3.2-1b'], batch = 1, steps = 1 },
   ['8b'] = { sizes = Llama.configs['llama3-8b'], batch = 1, steps = 1 },
   ['70b'] = { sizes = Llama.configs['llama3-70b'], batch = 1, steps = 1 },
+  ['405b'] = { sizes = Llama.configs['llama3-405b'], batch = 1, steps = 1 },
 }
 
 local preset = presets[nnscaler.params {
   preset = { 'tiny', 'size of the model and of the run',
-    choices = { 'tiny', 'small', '8b', '70b' } },
+    choices = { 'tiny', 'small', '1b', '8b', '70b', '405b' } },
 }.preset]
 
 local sizes = {}
 for _, key in ipairs { 'vocab', 'layers', 'heads', 'kv_heads', 'width', 'hidden', 'block',
-  'theta' } do
+  'theta', 'tied', 'rope_scaling' } do
   sizes[key] = preset.sizes[key]
 end
 

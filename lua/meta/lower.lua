@@ -222,6 +222,32 @@ function Skeleton:traffic(rank) end
 ---@return nnscaler.StepCost
 function Skeleton:simulate(plan, settings) end
 
+---@class nnscaler.Spent what the instructions of one call take in one stage, of a micro-batch
+---@field stage integer
+---@field node integer of the graph; -1: of no call
+---@field op string of a collective, or of what belongs to no call; else ''
+---@field communication boolean
+---@field forward number seconds
+---@field backward number seconds
+---@field instrs integer
+
+---@class nnscaler.RankAccount
+---@field rank integer
+---@field ranks integer that share its lowering
+---@field memory nnscaler.ProgramMemory
+---@field state integer bytes of the optimizer
+---@field spent nnscaler.Spent[]
+
+---@class nnscaler.StepAccount: nnscaler.StepCost
+---@field line nnscaler.TimedAction[][] of each pipeline rank, in seconds
+---@field ranks nnscaler.RankAccount[] one of each class
+
+--- What `simulate` says, with where time and memory go.
+---@param plan nnscaler.Plan that the skeleton is of
+---@param settings nnscaler.StepSettings
+---@return nnscaler.StepAccount
+function Skeleton:account(plan, settings) end
+
 --- Ranks that share a lowering.
 ---@return integer[][]
 function Skeleton:classes() end

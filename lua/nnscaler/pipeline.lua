@@ -169,6 +169,15 @@ function Pipeline:simulate(graph, plan, settings)
   return self:skeleton(graph, plan):simulate(plan, settings)
 end
 
+--- What `simulate` says, with where time and memory go.
+---@param graph userdata
+---@param plan userdata of the graph
+---@param settings nnscaler.StepSettings
+---@return nnscaler.StepAccount
+function Pipeline:account(graph, plan, settings)
+  return self:skeleton(graph, plan):account(plan, settings)
+end
+
 --- Takes the plan that another rank has made for this graph.
 ---@param graph userdata
 ---@param plan userdata|string the plan, or its JSON

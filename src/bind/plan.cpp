@@ -30,6 +30,37 @@ std::vector<int> ints_at(lua_State* L, int index) {
   return {wide.begin(), wide.end()};
 }
 
+void push_action(lua_State* L, const lower::Action& a) {
+  lua_createtable(L, 0, 5);
+  script::push_string(L, std::string(1, a.kind));
+  lua_setfield(L, -2, "kind");
+  lua_pushinteger(L, a.stage);
+  lua_setfield(L, -2, "stage");
+  lua_pushinteger(L, a.micro);
+  lua_setfield(L, -2, "micro");
+}
+
+}  // namespace
+
+void push_lines(lua_State* L, const std::vector<std::vector<lower::Timed>>& lines) {
+  lua_createtable(L, static_cast<int>(lines.size()), 0);
+  for (size_t r = 0; r < lines.size(); ++r) {
+    lua_createtable(L, static_cast<int>(lines[r].size()), 0);
+    for (size_t i = 0; i < lines[r].size(); ++i) {
+      const lower::Timed& t = lines[r][i];
+      push_action(L, t.action);
+      lua_pushnumber(L, t.start);
+      lua_setfield(L, -2, "start");
+      lua_pushnumber(L, t.stop);
+      lua_setfield(L, -2, "stop");
+      lua_rawseti(L, -2, static_cast<int>(i + 1));
+    }
+    lua_rawseti(L, -2, static_cast<int>(r + 1));
+  }
+}
+
+namespace {
+
 int new_builder(lua_State* L) {  // (graph, plan_ngpus, runtime_ngpus)
   auto graph = std::make_shared<const graph::Graph>(check_graph(L, 1));
   script::push_object<BuilderHandle>(
@@ -239,16 +270,6 @@ int plan_parts(lua_State* L) {  // (plan, device)
   return 1;
 }
 
-void push_action(lua_State* L, const lower::Action& a) {
-  lua_createtable(L, 0, 5);
-  script::push_string(L, std::string(1, a.kind));
-  lua_setfield(L, -2, "kind");
-  lua_pushinteger(L, a.stage);
-  lua_setfield(L, -2, "stage");
-  lua_pushinteger(L, a.micro);
-  lua_setfield(L, -2, "micro");
-}
-
 // What a device runs for so many micro-batches: list of { kind =, stage =, micro = }.
 int plan_order(lua_State* L) {  // (plan, device, micro_batches [, training = true])
   const plan::Plan& plan = check_plan(L, 1);
@@ -264,23 +285,6 @@ int plan_order(lua_State* L) {  // (plan, device, micro_batches [, training = tr
   return 1;
 }
 
-// Per pipeline rank a list of { kind =, stage =, micro =, start =, stop = }.
-void push_lines(lua_State* L, const std::vector<std::vector<lower::Timed>>& lines) {
-  lua_createtable(L, static_cast<int>(lines.size()), 0);
-  for (size_t r = 0; r < lines.size(); ++r) {
-    lua_createtable(L, static_cast<int>(lines[r].size()), 0);
-    for (size_t i = 0; i < lines[r].size(); ++i) {
-      const lower::Timed& t = lines[r][i];
-      push_action(L, t.action);
-      lua_pushnumber(L, t.start);
-      lua_setfield(L, -2, "start");
-      lua_pushnumber(L, t.stop);
-      lua_setfield(L, -2, "stop");
-      lua_rawseti(L, -2, static_cast<int>(i + 1));
-    }
-    lua_rawseti(L, -2, static_cast<int>(r + 1));
-  }
-}
 lower::StageTimes times_at(lua_State* L, int index) {
   return {luaL_optnumber(L, index, 1), luaL_optnumber(L, index + 1, 1),
           luaL_optnumber(L, index + 2, 1)};

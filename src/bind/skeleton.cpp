@@ -82,6 +82,52 @@ int simulate(lua_State* L) {
                                     step_settings_at(L, 3)));
   return 1;
 }
+void push_spent(lua_State* L, const lower::Spent& call) {
+  lua_createtable(L, 0, 7);
+  for (const auto& [key, value] : {std::pair("stage", static_cast<double>(call.stage)),
+                                   {"node", static_cast<double>(call.node)},
+                                   {"forward", call.forward},
+                                   {"backward", call.backward},
+                                   {"instrs", static_cast<double>(call.instrs)}}) {
+    lua_pushnumber(L, value);
+    lua_setfield(L, -2, key);
+  }
+  script::push_string(L, call.op);
+  lua_setfield(L, -2, "op");
+  lua_pushboolean(L, call.communication);
+  lua_setfield(L, -2, "communication");
+}
+// (plan, settings) → what a step costs, with its time line and where time and memory go
+int account(lua_State* L) {
+  luaL_checktype(L, 3, LUA_TTABLE);
+  const lower::StepCost cost = lower::simulate(check_skeleton(L), check_plan(L, 2),
+                                               hardware_at(L, 3), step_settings_at(L, 3));
+  push_step_cost(L, cost);
+  push_lines(L, cost.line);
+  lua_setfield(L, -2, "line");
+  lua_createtable(L, static_cast<int>(cost.ranks.size()), 0);
+  for (size_t i = 0; i < cost.ranks.size(); ++i) {
+    const lower::RankAccount& rank = cost.ranks[i];
+    lua_createtable(L, 0, 5);
+    lua_pushinteger(L, rank.rank);
+    lua_setfield(L, -2, "rank");
+    lua_pushinteger(L, rank.ranks);
+    lua_setfield(L, -2, "ranks");
+    lua_pushnumber(L, static_cast<double>(rank.state));
+    lua_setfield(L, -2, "state");
+    push_memory(L, rank.memory);
+    lua_setfield(L, -2, "memory");
+    lua_createtable(L, static_cast<int>(rank.spent.size()), 0);
+    for (size_t j = 0; j < rank.spent.size(); ++j) {
+      push_spent(L, rank.spent[j]);
+      lua_rawseti(L, -2, static_cast<int>(j + 1));
+    }
+    lua_setfield(L, -2, "spent");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  lua_setfield(L, -2, "ranks");
+  return 1;
+}
 // () → how often this process has lowered for a class
 int count(lua_State* L) {
   lua_pushinteger(L, static_cast<lua_Integer>(lower::count_lowerings()));
@@ -110,6 +156,7 @@ void add_skeleton(lua_State* L) {
                              {"memory", guarded<memory>},
                              {"traffic", guarded<traffic>},
                              {"simulate", guarded<simulate>},
+                             {"account", guarded<account>},
                              {"classes", guarded<classes>},
                              {"check", guarded<check>}});
   script::set_functions(L, {{"lower", guarded<lower_graph>},

@@ -1,8 +1,10 @@
 #include "lower/duration.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "lower/schedule/pipeline.h"
@@ -158,16 +160,31 @@ StepPart once_of(const Program& program, const cost::Hardware& on, const StepSet
   return out;
 }
 
-// Seconds of the segments by stage and kind.
+// Seconds of the segments by stage and kind; `spent` takes what each call has of them.
 std::map<std::pair<int, SegmentKind>, Seconds> segments_of(const Program& program,
-                                                           const cost::Hardware& on) {
+                                                           const cost::Hardware& on,
+                                                           std::vector<Spent>& spent) {
   const Storage storage(program);
   std::map<std::pair<int, SegmentKind>, Seconds> out;
+  std::map<std::tuple<int, int, bool, std::string>, Spent> calls;
   for (const Segment& segment : program.segments) {
     Seconds& sum = out[{segment.stage, segment.kind}];
-    for (const Instr& instr : segment.instrs)
-      sum += seconds_of(program, storage, segment.kind, instr, on);
+    for (const Instr& instr : segment.instrs) {
+      const Seconds seconds = seconds_of(program, storage, segment.kind, instr, on);
+      sum += seconds;
+      if (seconds.all() == 0) continue;
+      const bool communication = seconds.communication > 0;
+      Spent& call = calls[{segment.stage, instr.node, communication,
+                           communication || instr.node < 0 ? instr.op : std::string()}];
+      call.stage = segment.stage;
+      call.node = instr.node;
+      call.communication = communication;
+      if (communication || instr.node < 0) call.op = instr.op;
+      (segment.kind == SegmentKind::forward ? call.forward : call.backward) += seconds.all();
+      ++call.instrs;
+    }
   }
+  for (auto& [key, call] : calls) spent.push_back(std::move(call));
   return out;
 }
 
@@ -179,7 +196,8 @@ StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::
   std::map<std::pair<int, SegmentKind>, Seconds> parts;  // the longest over ranks
   for (const std::vector<int>& ranks : skeleton.classes()) {
     const Program program = skeleton.project(ranks[0]).program;
-    for (const auto& [key, seconds] : segments_of(program, on)) {
+    RankAccount account{.rank = ranks[0], .ranks = static_cast<int>(ranks.size())};
+    for (const auto& [key, seconds] : segments_of(program, on, account.spent)) {
       Seconds& known = parts[key];
       if (seconds.all() > known.all()) known = seconds;
     }
@@ -190,12 +208,15 @@ StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::
       order = schedule_of(plan, settings.micro_batches)
                   .orders.at(static_cast<size_t>(pipeline_rank(plan, ranks[0] % plan.plan_ngpus)));
     const Memory memory = lower::memory(program, order);
+    account.memory = memory;
     int64_t kept = 0;
     const std::set<int> weights = trained(program);
     for (size_t i = 0; i < program.parameters.size(); ++i)
       if (const int slot = program.parameters[i]; weights.contains(slot))
         kept += slot_elements(program, i) * size_of(program.slot(slot).type.dtype);
     const auto state = static_cast<int64_t>(settings.state * static_cast<double>(kept));
+    account.state = state;
+    out.ranks.push_back(std::move(account));
     if (memory.total() + state <= out.total) continue;
     out.total = memory.total() + state;
     out.resting = out.total - memory.peak;
@@ -209,13 +230,20 @@ StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::
                                            : stage.weight) += seconds.all();
     (key.second == SegmentKind::forward ? out.forward : out.backward) += seconds;
   }
-  double last = 0;
   if (plan.stages > 1) {
-    for (const auto& line : time_line(schedule_of(plan, settings.micro_batches), times))
-      for (const Timed& t : line) last = std::max(last, t.stop);
+    out.line = time_line(schedule_of(plan, settings.micro_batches), times);
   } else {
-    last = settings.micro_batches * (times[0].forward + times[0].backward + times[0].weight);
+    const StageTimes& one = times[0];
+    const double backward = one.backward + one.weight, part = one.forward + backward;
+    std::vector<Timed>& line = out.line.emplace_back();
+    for (int i = 0; i < settings.micro_batches; ++i) {
+      line.push_back({{'F', 0, i}, i * part, i * part + one.forward});
+      if (backward > 0) line.push_back({{'B', 0, i}, i * part + one.forward, (i + 1) * part});
+    }
   }
+  double last = 0;
+  for (const auto& line : out.line)
+    for (const Timed& t : line) last = std::max(last, t.stop);
   out.seconds = last + out.once.sum + out.once.update;
   return out;
 }

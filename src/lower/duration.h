@@ -2,9 +2,11 @@
 // step of a plan from them. Communication and calls follow one another, as the program has them.
 #pragma once
 
-#include <map>
+#include <string>
+#include <vector>
 
 #include "cost/hardware.h"
+#include "lower/memory.h"
 #include "lower/schedule/schedule.h"
 #include "lower/skeleton.h"
 #include "lower/storage.h"
@@ -45,6 +47,24 @@ struct StepPart {
 StepPart step_part(const TensorType& weight, const std::vector<int>& reduce,
                    const cost::Hardware& on, const StepSettings& settings);
 
+// What the instructions of one call of the graph take in one stage, of a micro-batch: its work
+// under the call's name, communication under that of the collective.
+struct Spent {
+  int stage = 0, node = -1;  // node -1: of no call, as the sum of addends of a gradient
+  std::string op;
+  bool communication = false;
+  double forward = 0, backward = 0;  // seconds
+  int instrs = 0;
+};
+
+// What a rank spends and holds; `ranks` of them share its lowering.
+struct RankAccount {
+  int rank = 0, ranks = 1;
+  Memory memory = {};
+  int64_t state = 0;              // bytes of the optimizer
+  std::vector<Spent> spent = {};  // in order of stage, node, name
+};
+
 // A step of a plan.
 struct StepCost {
   Seconds forward, backward;  // of a micro-batch; summed over stages
@@ -53,6 +73,9 @@ struct StepCost {
   // Bytes of the rank that takes most: what rests (optimizer included), what a micro-batch keeps
   // for its backward, and the most at any time.
   int64_t resting = 0, saved = 0, total = 0;
+  // When each part of each pipeline rank runs, sums and updates left out; seconds.
+  std::vector<std::vector<Timed>> line;
+  std::vector<RankAccount> ranks;  // one of each class
 };
 
 // Simulates a step by the programs of all classes of ranks. Throws as lowering does.

@@ -1,16 +1,24 @@
 --- `nnscaler plan`: shows the plan of a job and the time line of its schedule.
+local autodist = require 'nnscaler.policies.autodist'
 local base = require 'nnscaler._C.base'
+local chrome_trace = require 'nnscaler.commands.chrome_trace'
 local compare = require 'nnscaler.commands.compare'
+local explain = require 'nnscaler.commands.explain'
+local fail = require 'nnscaler.fail'
 local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
 local pipeline = require 'nnscaler.pipeline'
+local plan_diff = require 'nnscaler.commands.plan_diff'
+local plans = require 'nnscaler._C.plan'
 local policies = require 'nnscaler.policies'
 local run = require 'nnscaler.commands.run'
 local sample_of = require 'nnscaler.runtime.sample'
 local setup = require 'nnscaler.trainer.setup'
+local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local sources = require 'nnscaler.source'
 local timeline = require 'nnscaler.plot.timeline'
 local trainer = require 'nnscaler.trainer'
+local units = require 'nnscaler.units'
 
 local M = {}
 
@@ -20,6 +28,9 @@ local M = {}
 ---@field world? integer
 ---@field hardware? string
 ---@field plan_out? string
+---@field trace? string
+---@field diff? string
+---@field sweep? string
 ---@field log_level? string
 
 --- Makes the plan of a job for the shapes of its first training sample, with no ranks. Under
@@ -29,6 +40,7 @@ local M = {}
 ---@param hardware string|nil
 ---@return nnscaler.Pipeline with the plan
 ---@return string|nil comparison
+---@return nnscaler.Explained what its report is made from
 function M.make(job, world, hardware)
   local config = job.compute_config or {}
   local t = trainer.new(job)
@@ -41,13 +53,32 @@ function M.make(job, world, hardware)
   args.n = n
   local line = pipeline.new(sources.of(t.model), chosen)
   local graph = line:graph(args, true)
+  local text
   if hardware or chosen.policy == 'autodist' then
     chosen.hardware = hardware
     local found = compare.plans(job, line.source, chosen, graph)
-    return found.best.line, compare.text(found)
+    line, text = found.best.line, compare.text(found)
+  else
+    line:use_plan(graph, line:ask_policy(graph))
   end
-  line:use_plan(graph, line:ask_policy(graph))
-  return line
+  return line, text, M.priced(line, graph)
+end
+
+-- What a report is made from: the plan, and the whole model on one device, on the same hardware.
+function M.priced(line, graph)
+  local settings = autodist.settings(graph, line:policy_config(graph))
+  local fields = {}
+  for key, value in sorted_pairs(line.options) do fields[key] = value end
+  fields.policy, fields.pas_config, fields.plan_ngpus, fields.runtime_ngpus = 'dp', {}, 1, 1
+  fields.micro_batches, fields.whole = 1, false
+  local alone = pipeline.new(line.source, options.new(fields))
+  alone:use_plan(graph, alone:ask_policy(graph))
+  local once = {}
+  for key, value in sorted_pairs(settings) do once[key] = value end
+  once.micro_batches = 1
+  return { graph = graph, line = line, settings = settings,
+    account = line:account(graph, line.plan, settings),
+    whole = alone:account(graph, alone.plan, once) }
 end
 
 --- The schedule of a plan, drawn, with a part of each kind taking one unit of time.
@@ -66,15 +97,61 @@ function M.schedule(plan)
     info.schedule, #info.stages, #lines, info.micro_batches, lengths, timeline.draw(lines))
 end
 
+-- The numbers of 'world=8,64,512'.
+local function worlds(text)
+  local list = {}
+  local numbers = text:match '^world=([%d,]+)$'
+  for number in (numbers or ''):gmatch '[^,]+' do list[#list + 1] = tonumber(number) end
+  for _, n in ipairs(list) do
+    if n < 1 then list = {} end
+  end
+  if #list == 0 then
+    fail('usage', 'plan.sweep', ("--sweep is '%s'; expected numbers of ranks"):format(text),
+      '--sweep world=8,64,512')
+  end
+  return list
+end
+
+--- How a step and its cost grow with the number of ranks: a line for each.
+---@param opts nnscaler.plan.Opts
+---@return integer
+function M.sweep(opts)
+  local list = worlds(opts.sweep)
+  print(('%6s %8s %6s %6s %12s %12s %12s %14s'):format('ranks', 'devices', 'units', 'micro', 'step',
+    'memory', 'samples/s', 'planned in'))
+  for _, world in ipairs(list) do
+    local start = base.clock()
+    local job = run.load(opts)
+    local ok, line, _, e = pcall(M.make, job, world, opts.hardware)
+    if ok then
+      local info, cost = line.plan:info(), e.account
+      local n = info.runtime_ngpus / info.plan_ngpus
+      local micro = e.settings.micro_batches or 1
+      print(('%6d %8d %6d %6d %12s %12s %12.4g %12.2f s'):format(info.runtime_ngpus,
+        info.plan_ngpus, n, micro, explain.seconds(cost.seconds), units.bytes(cost.total),
+        n * micro * job.micro_batch_size / cost.seconds, base.clock() - start))
+    else
+      local err = line
+      if type(err) ~= 'table' or err.kind ~= 'plan' and err.kind ~= 'usage' then error(err, 0) end
+      print(('%6d   %s'):format(world, (err.message:match '^[^\n]*')))
+    end
+  end
+  return 0
+end
+
 --- Prints plan and schedule; returns the exit code.
 ---@param opts nnscaler.plan.Opts
 ---@return integer
 function M.run(opts)
+  if opts.sweep then return M.sweep(opts) end
+  local other = opts.diff and plans.from_json(base.file_read(opts.diff, 'plan.diff'))
   local job = run.load(opts)
-  local line, comparison = M.make(job, opts.world, opts.hardware)
+  local line, comparison, priced = M.make(job, opts.world, opts.hardware)
   local plan = line.plan
   if comparison then print(comparison) end
-  print((plan:text():gsub('\n$', '')))
+  print(explain.text(priced))
+  print ''
+  print(explain.plan(plan))
   if #plan:info().stages > 1 then print(M.schedule(plan)) end
   local compared, classes = line:check(line.first_graph, plan)
   if compared then
@@ -82,6 +159,15 @@ function M.run(opts)
   else
     print(('programs of %d ranks in %d classes: that of each class checked'):format(
       plan:info().runtime_ngpus, #classes))
+  end
+  if other then
+    local text = plan_diff.text(other, plan)
+    print(text and ('differences, - %s, + this plan:\n%s'):format(opts.diff, text)
+      or ('no differences from %s'):format(opts.diff))
+  end
+  if opts.trace then
+    base.file_write(opts.trace, chrome_trace.json(priced.account, job.name or 'job'), 'plan.trace')
+    print(('trace of the predicted step written to %s'):format(opts.trace))
   end
   if opts.plan_out then
     base.file_write(opts.plan_out, plan:json(), 'plan.write')

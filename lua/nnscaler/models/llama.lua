@@ -147,6 +147,10 @@ Llama.forward_arg_names = { 'x', 'y' }
 Llama.configs = {
   ['llama2-7b'] = { vocab = 32000, layers = 32, heads = 32, width = 4096, hidden = 11008,
     block = 4096, theta = 10000 },
+  ['llama3.2-1b'] = { vocab = 128256, layers = 16, heads = 32, kv_heads = 8, width = 2048,
+    hidden = 8192, block = 8192, theta = 500000, tied = true,
+    rope_scaling = { type = 'llama3', factor = 32, low_freq_factor = 1, high_freq_factor = 4,
+      original = 8192 } },
   ['llama3-8b'] = { vocab = 128256, layers = 32, heads = 32, kv_heads = 8, width = 4096,
     hidden = 14336, block = 8192, theta = 500000 },
   ['llama3-70b'] = { vocab = 128256, layers = 80, heads = 64, kv_heads = 8, width = 8192,

@@ -1,0 +1,80 @@
+--- `nnscaler plan` explains plans of any policy: the report in its order, the trace,
+--- differences and the sweep.
+local base = require 'nnscaler._C.base'
+local shell = require 'tests.cli.support.shell'
+
+local folder, remove = shell.folder()
+local job = 'recipes/nanogpt.lua preset=tiny layers=3 width=32 block=16 threads=1'
+
+local function plan(more)
+  local out, code = shell.nnscaler(('plan %s %s'):format(job, more))
+  return out, code
+end
+
+local function read(name) return base.file_read(folder .. '/' .. name) end
+
+describe('explain', function()
+  teardown(remove)
+
+  it('reports every part in order, with repeated layers in one line', function()
+    local out, code = plan 'pas_policy=megatron --hardware h100 --world 4'
+    assert.equal(0, code, out)
+    local at = 1
+    for _, part in ipairs { 'configuration: policy megatron; 4 devices of a plan, 4 ranks',
+      'cost sources: calls modelled, links modelled %(hardware h100', '\ndepth 1\n    param_mem ',
+      'fw_span ', 'train_mem ', 'buffer_mem ', '\ndepth 2', 'param mem [%d.]+ KB',
+      'estimated minimum memory per device', 'plan analysis for stage 0 on devices %[0, 1, 2, 3%]',
+      'Total computation time', 'Top 10 of calls', 'aten::[%w_]+ x 3 in [%w_]+[%w_.]*%.%*',
+      'File "', 'cut \'', 'Total communication time', 'all_reduce', 'predicted step',
+      'memory of rank', 'bytes moved by rank 0' } do
+      local _, stop = out:find(part, at)
+      assert.is_truthy(stop, ('%s does not follow in:\n%s'):format(part, out))
+      at = stop
+    end
+  end)
+
+  it('gives a report without hardware, and for pipelines the time line in seconds', function()
+    local out, code = plan('pas_policy=pp --world 2 grad_accumulation_steps=4 --trace '
+      .. folder .. '/pp.json')
+    assert.equal(0, code, out)
+    assert.matches('hardware cpu', out)
+    assert.matches('plan analysis for stage 0 on devices %[0%]', out)
+    assert.matches('plan analysis for stage 1 on devices %[1%]', out)
+    assert.matches('predicted time line, one unit [%d.]+ m?u?s:\nrank 0 ', out)
+    local parts, ends = { 0, 0 }, {}
+    for _, event in ipairs(base.json_decode(read 'pp.json').traceEvents) do
+      if event.ph == 'X' then
+        assert.is_true(event.ts >= 0 and event.dur > 0)
+        assert.is_true(event.ts >= (ends[event.tid] or 0) - 1e-6, 'events of a rank overlap')
+        ends[event.tid] = event.ts + event.dur
+        if event.args.stage then parts[event.tid + 1] = parts[event.tid + 1] + 1 end
+      end
+    end
+    assert.same({ 8, 8 }, parts) -- forward and backward of four micro-batches
+  end)
+
+  it('says where two plans differ, and that one does not differ from itself', function()
+    local path = folder .. '/tp.json'
+    local out, code = plan('pas_policy=tp --world 2 --plan-out ' .. path)
+    assert.equal(0, code, out)
+    out = plan('pas_policy=tp --world 2 --diff ' .. path)
+    assert.matches('no differences from', out)
+    out, code = plan('pas_policy=megatron --world 2 --diff ' .. path)
+    assert.equal(0, code, out)
+    assert.matches('policy: %- tp %+ megatron', out)
+    out, code = plan('pas_policy=megatron --world 2 --diff ' .. folder .. '/none.json')
+    assert.is_true(code ~= 0)
+    assert.matches('none.json', out)
+  end)
+
+  it('sweeps over numbers of ranks', function()
+    local out, code = plan 'pas_policy=dp --hardware h100 --sweep world=8,12,64'
+    assert.equal(0, code, out)
+    assert.matches('\n +8 +1 +8 ', out)
+    assert.matches('12 ranks on hosts of 8 devices', out)
+    assert.matches('\n +64 +1 +64 ', out)
+    out, code = plan 'pas_policy=dp --sweep world=0'
+    assert.equal(2, code, out)
+    assert.matches("%-%-sweep is 'world=0'; expected numbers of ranks", out)
+  end)
+end)
