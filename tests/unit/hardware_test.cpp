@@ -141,6 +141,20 @@ TEST_CASE("a pipeline takes its schedule's time", "[cost]") {
   CHECK(two.seconds < one.seconds + 4 * two.forward.communication + 4 * two.backward.communication);
   CHECK(two.seconds > one.seconds * 0.5);
   CHECK(two.resting < one.resting);
+  // What calls take adds up to forward and backward, and lines end where the parts do.
+  for (const auto& cost : {one, two}) {
+    double forward = 0, backward = 0, last = 0;
+    for (const auto& rank : cost.ranks)
+      for (const auto& call : rank.spent) {
+        forward += call.forward;
+        backward += call.backward;
+      }
+    CHECK(forward == Approx(cost.forward.all()));
+    CHECK(backward == Approx(cost.backward.all()));
+    for (const auto& line : cost.line)
+      for (const auto& part : line) last = std::max(last, part.stop);
+    CHECK(last == Approx(cost.seconds - cost.once.sum - cost.once.update));
+  }
   // One micro-batch through both stages and back, and three more on the slower stage.
   const double parts = two.forward.all() + two.backward.all();
   CHECK(two.seconds - two.once.sum - two.once.update >= (1 + 3.0 / 2) * parts * (1 - 1e-12));
