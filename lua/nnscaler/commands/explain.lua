@@ -171,7 +171,9 @@ local function of_stage(account, stage)
         list[#list + 1], sum = spent, sum + spent.forward + spent.backward
       end
     end
-    if #list > 0 and (not best or sum > most) then best, most = { rank = rank, list = list }, sum end
+    if #list > 0 and (not best or sum > most) then
+      best, most = { rank = rank, list = list }, sum
+    end
   end
   return best
 end
@@ -318,7 +320,8 @@ local function moved(e, add)
   for _, rank in ipairs(e.account.ranks) do
     local list, text = skeleton:traffic(rank.rank), {}
     for i, t in ipairs(traffic.step(list, micro)) do text[i] = ('%d %s'):format(t.calls, t.op) end
-    add('bytes moved by rank %d in a step: %s%s', rank.rank, units.bytes(traffic.bytes(list, micro)),
+    add('bytes moved by rank %d in a step: %s%s', rank.rank,
+      units.bytes(traffic.bytes(list, micro)),
       #text > 0 and ' (' .. table.concat(text, ', ') .. ')' or '')
   end
 end

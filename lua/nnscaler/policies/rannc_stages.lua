@@ -1,6 +1,6 @@
 --- The stage search of RaNNC (Tanaka et al., IPDPS 2021; DPStaging of its source): ordered blocks
---- become contiguous stages with replicas of their own, by dynamic programming over (stages, blocks,
---- devices); of the plans kept, the one of the least fill-drain estimate. Times are whole
+--- become contiguous stages with replicas of their own, by dynamic programming over (stages,
+--- blocks, devices); of the plans kept, the one of the least fill-drain estimate. Times are whole
 --- microseconds, as in RaNNC.
 local M = {}
 
