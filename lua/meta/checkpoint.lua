@@ -14,6 +14,10 @@ local SafetensorsFile = {}
 ---@class nnscaler.CheckpointWriter
 local CheckpointWriter = {}
 
+--- The folder of a checkpoint that ranks are writing; it goes away unless it is finished.
+---@class nnscaler.CheckpointDraft
+local CheckpointDraft = {}
+
 --- Keeps other runs out of a save folder until it is released.
 ---@class nnscaler.CheckpointClaim
 local CheckpointClaim = {}
@@ -23,6 +27,7 @@ local CheckpointClaim = {}
 ---@field parameter string name of the weight
 ---@field state? string of the optimizer; '' for the weight itself
 ---@field kind? 'parameter'|'buffer' 'parameter' by default
+---@field key? string its name in the file: that of the weight, or weight/state, by default
 ---@field data nnscaler.Tensor
 ---@field shape? integer[] of the whole, that of `data` by default
 ---@field slice? integer[][] { start, stop } per dimension, the whole by default
@@ -52,6 +57,19 @@ function checkpoint.write_safetensors(path, tensors, metadata) end
 --- A writer of checkpoints.
 ---@return nnscaler.CheckpointWriter
 function checkpoint.writer() end
+
+--- Begins a checkpoint that several ranks write: the first of them calls it.
+---@param save_dir string
+---@param epoch integer
+---@param step integer
+---@return nnscaler.CheckpointDraft
+function checkpoint.draft(save_dir, epoch, step) end
+
+--- Writes the files of pieces into the folder of a draft and syncs them.
+---@param folder string
+---@param pieces nnscaler.CheckpointPiece[]
+---@return string written JSON of what was written
+function checkpoint.write_pieces(folder, pieces) end
 
 --- Whole checkpoints of a save folder, oldest first.
 ---@param save_dir string
@@ -116,6 +134,20 @@ function CheckpointWriter:save(request) end
 
 --- Waits for the write under way, and throws what it threw.
 function CheckpointWriter:wait() end
+
+--- Path of the folder while it is written.
+---@return string
+function CheckpointDraft:folder() end
+
+--- Ends the checkpoint: writes its state and manifest, gives it its name, moves pointers, removes
+--- old ones.
+---@param request table as of a writer, without pieces; `written`: what write_pieces gave each rank;
+---  `order`: names of the weights in the order of the manifest
+---@return string path of the checkpoint
+function CheckpointDraft:finish(request) end
+
+--- Removes it, unless it is finished.
+function CheckpointDraft:drop() end
 
 --- Lets other runs in again.
 function CheckpointClaim:release() end

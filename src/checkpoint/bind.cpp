@@ -19,6 +19,7 @@ using script::guarded;
 using FilePtr = std::shared_ptr<const safetensors::File>;
 constexpr const char* kFileType = "nnscaler.SafetensorsFile";
 constexpr const char* kWriterType = "nnscaler.CheckpointWriter";
+constexpr const char* kDraftType = "nnscaler.CheckpointDraft";
 constexpr const char* kClaimType = "nnscaler.CheckpointClaim";
 
 const safetensors::File& check_file(lua_State* L) {
@@ -181,6 +182,7 @@ Piece check_piece(lua_State* L, int index) {
   piece.file = script::field_string(L, index, "file", "");
   piece.parameter = script::field_string(L, index, "parameter", "");
   piece.state = script::field_string(L, index, "state", "");
+  piece.key = script::field_string(L, index, "key", "");
   piece.kind = script::field_string(L, index, "kind", "parameter");
   lua_getfield(L, index, "data");
   piece.data = tensor::check_real(L, lua_gettop(L));
@@ -206,28 +208,73 @@ std::vector<std::string> string_list(lua_State* L, int index, const char* key) {
   return out;
 }
 
-int writer_save(lua_State* L) {  // (request) → path
-  luaL_checktype(L, 2, LUA_TTABLE);
-  Request request;
-  request.save_dir = script::field_string(L, 2, "save_dir", "");
-  request.epoch = script::field_int(L, 2, "epoch", 0);
-  request.step = script::field_int(L, 2, "step", 0);
-  request.state = script::field_string(L, 2, "state", "{}");
-  request.keep = script::field_int(L, 2, "keep", 0);
-  request.pointers = string_list(L, 2, "pointers");
-  const auto tied = string_list(L, 2, "aliases");  // alias, name, alias, name, …
-  for (size_t i = 0; i + 1 < tied.size(); i += 2)
-    request.aliases.emplace_back(tied[i], tied[i + 1]);
-  lua_getfield(L, 2, "pieces");
-  luaL_checktype(L, -1, LUA_TTABLE);
-  const int pieces = lua_gettop(L);
-  for (size_t i = 1; i <= lua_objlen(L, pieces); ++i) {
-    lua_rawgeti(L, pieces, static_cast<int>(i));
-    request.pieces.push_back(check_piece(L, lua_gettop(L)));
+std::vector<Piece> check_pieces(lua_State* L, int index) {
+  luaL_checktype(L, index, LUA_TTABLE);
+  std::vector<Piece> pieces;
+  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    pieces.push_back(check_piece(L, lua_gettop(L)));
     lua_pop(L, 1);
   }
+  return pieces;
+}
+
+// All but the pieces.
+Request check_request(lua_State* L, int index) {
+  luaL_checktype(L, index, LUA_TTABLE);
+  Request request;
+  request.save_dir = script::field_string(L, index, "save_dir", "");
+  request.epoch = script::field_int(L, index, "epoch", 0);
+  request.step = script::field_int(L, index, "step", 0);
+  request.state = script::field_string(L, index, "state", "{}");
+  request.keep = script::field_int(L, index, "keep", 0);
+  request.pointers = string_list(L, index, "pointers");
+  const auto tied = string_list(L, index, "aliases");  // alias, name, alias, name, …
+  for (size_t i = 0; i + 1 < tied.size(); i += 2)
+    request.aliases.emplace_back(tied[i], tied[i + 1]);
+  return request;
+}
+
+int writer_save(lua_State* L) {  // (request) → path
+  Request request = check_request(L, 2);
+  lua_getfield(L, 2, "pieces");
+  request.pieces = check_pieces(L, lua_gettop(L));
   const bool background = script::field_boolean(L, 2, "background", false);
   script::push_string(L, check_writer(L).save(std::move(request), background));
+  return 1;
+}
+
+// --- of several ranks
+
+std::unique_ptr<Draft>& check_draft(lua_State* L) {
+  auto& draft = script::check_object<std::unique_ptr<Draft>>(L, 1, kDraftType);
+  if (!draft) fail(ErrorKind::internal, "[checkpoint.save] the draft is finished or dropped");
+  return draft;
+}
+int draft(lua_State* L) {  // (save_dir, epoch, step) → a folder that ranks write their files into
+  script::push_object<std::unique_ptr<Draft>>(
+      L, kDraftType,
+      std::make_unique<Draft>(script::check_string(L, 1),
+                              folder_name(luaL_checkinteger(L, 2), luaL_checkinteger(L, 3))));
+  return 1;
+}
+int draft_folder(lua_State* L) {
+  script::push_string(L, check_draft(L)->folder());
+  return 1;
+}
+int draft_finish(lua_State* L) {  // (request with `written` and `order`) → path
+  auto& draft = check_draft(L);
+  script::push_string(L, finish(*draft, check_request(L, 2), string_list(L, 2, "written"),
+                                string_list(L, 2, "order")));
+  draft.reset();
+  return 1;
+}
+int draft_drop(lua_State* L) {
+  script::check_object<std::unique_ptr<Draft>>(L, 1, kDraftType).reset();
+  return 0;
+}
+int write_pieces_of(lua_State* L) {  // (folder, pieces) → JSON of what was written
+  script::push_string(L, write_pieces(script::check_string(L, 1), check_pieces(L, 2)));
   return 1;
 }
 int writer_wait(lua_State* L) {
@@ -288,11 +335,17 @@ int open_module(lua_State* L) {
                               {"copy_to", guarded<file_copy_to>}});
   script::make_type<std::unique_ptr<Writer>>(
       L, kWriterType, {{"save", guarded<writer_save>}, {"wait", guarded<writer_wait>}});
+  script::make_type<std::unique_ptr<Draft>>(L, kDraftType,
+                                            {{"folder", guarded<draft_folder>},
+                                             {"finish", guarded<draft_finish>},
+                                             {"drop", guarded<draft_drop>}});
   script::make_type<std::unique_ptr<Claim>>(L, kClaimType, {{"release", guarded<claim_release>}});
-  lua_createtable(L, 0, 9);
+  lua_createtable(L, 0, 11);
   script::set_functions(L, {{"read_safetensors", guarded<read_safetensors>},
                             {"write_safetensors", guarded<write_safetensors>},
                             {"writer", guarded<writer>},
+                            {"draft", guarded<draft>},
+                            {"write_pieces", guarded<write_pieces_of>},
                             {"list", guarded<whole_list>},
                             {"claim", guarded<claim>},
                             {"real_path", guarded<real_path>},

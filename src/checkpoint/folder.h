@@ -47,6 +47,7 @@ class Draft {
   Draft(const Draft&) = delete;
   Draft& operator=(const Draft&) = delete;
 
+  const std::string& folder() const { return temporary_; }
   std::string path(std::string_view file) const;
   // Writes a file of the draft and syncs it.
   void write(std::string_view file, std::string_view bytes);

@@ -1,5 +1,6 @@
 #include "checkpoint/writer.h"
 
+#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -18,41 +19,72 @@ Json describe(const Piece& piece) {
   for (const auto& [start, stop] : piece.slice) slice.push_back({start, stop});
   const std::string_view bytes(static_cast<const char*>(piece.data.const_data_ptr()),
                                piece.data.nbytes());
-  return {{"file", piece.file}, {"slice", slice}, {"checksum", hex(checksum(bytes))}};
-}
-
-Json entry_of(const Piece& piece) {
-  return {{"shape", piece.full},
+  Json part = {{"file", piece.file}, {"slice", slice}, {"checksum", hex(checksum(bytes))}};
+  if (!piece.key.empty()) part["key"] = piece.key;
+  return {{"name", piece.parameter},
+          {"state", piece.state},
+          {"kind", piece.kind},
+          {"shape", piece.full},
           {"dtype", name_of(tensor::from_torch(piece.data.scalar_type()))},
-          {"slices", Json::array()}};
+          {"part", part}};
 }
 
-// Returns the entries of the manifest: weights in the order given, optimizer states under their
-// parameter, then the tied names.
-Json entries(const Request& request) {
-  std::vector<Json> out;
-  std::map<std::string, size_t> at;
-  for (const Piece& piece : request.pieces) {
-    if (!piece.state.empty()) continue;
-    if (!at.emplace(piece.parameter, out.size()).second)
+Json entry_of(const Json& told) {
+  return {{"shape", told["shape"]}, {"dtype", told["dtype"]}, {"slices", Json::array()}};
+}
+
+// Adds a slice to an entry; ranks must agree on what the whole is.
+void add_slice(Json& entry, const Json& told) {
+  if (entry["shape"] != told["shape"] || entry["dtype"] != told["dtype"])
+    fail(ErrorKind::state, "[checkpoint.save] ranks disagree on shape or dtype of '{}'",
+         told["name"].get<std::string>());
+  for (const Json& other : entry["slices"])
+    if (other["slice"] == told["part"]["slice"])
       fail(ErrorKind::state, "[checkpoint.save] the tensor '{}' stands twice in the list",
-           piece.parameter);
-    Json entry = {{"name", piece.parameter}, {"kind", piece.kind}};
-    entry.update(entry_of(piece));
-    entry["slices"].push_back(describe(piece));
-    out.push_back(std::move(entry));
+           told["name"].get<std::string>());
+  entry["slices"].push_back(told["part"]);
+}
+
+// Returns the entries of the manifest: weights in order, optimizer states under their parameter,
+// then the tied names.
+Json entries(const Request& request, const std::vector<std::string>& written,
+             const std::vector<std::string>& order) {
+  std::vector<Json> out;
+  std::map<std::string, size_t> at, rank_of;
+  std::vector<Json> told;
+  for (const std::string& text : written)
+    for (Json& piece : Json::parse(text)) told.push_back(std::move(piece));
+  for (const Json& piece : told) {
+    if (piece["state"] != "") continue;
+    const auto name = piece["name"].get<std::string>();
+    const auto [it, fresh] = at.emplace(name, out.size());
+    if (fresh) {
+      Json entry = {{"name", name}, {"kind", piece["kind"]}};
+      entry.update(entry_of(piece));
+      out.push_back(std::move(entry));
+    }
+    add_slice(out[it->second], piece);
   }
-  for (const Piece& piece : request.pieces) {
-    if (piece.state.empty()) continue;
-    const auto it = at.find(piece.parameter);
+  for (const Json& piece : told) {
+    if (piece["state"] == "") continue;
+    const auto name = piece["name"].get<std::string>();
+    const auto it = at.find(name);
     if (it == at.end())
       fail(ErrorKind::state,
-           "[checkpoint.save] the state '{}' is of '{}', which is not a saved tensor", piece.state,
-           piece.parameter);
-    Json& state = out[it->second]["optimizer"][piece.state];
-    state = entry_of(piece);
-    state["slices"].push_back(describe(piece));
+           "[checkpoint.save] the state '{}' is of '{}', which is not a saved tensor",
+           piece["state"].get<std::string>(), name);
+    Json& state = out[it->second]["optimizer"][piece["state"].get<std::string>()];
+    if (state.is_null()) state = entry_of(piece);
+    add_slice(state, piece);
   }
+  for (size_t i = 0; i < order.size(); ++i) rank_of.emplace(order[i], i);
+  std::stable_sort(out.begin(), out.end(), [&](const Json& a, const Json& b) {
+    const auto place = [&](const Json& entry) {
+      const auto it = rank_of.find(entry["name"].get<std::string>());
+      return it == rank_of.end() ? order.size() : it->second;
+    };
+    return place(a) < place(b);
+  });
   for (const auto& [alias, name] : request.aliases) {
     if (at.count(name) == 0)
       fail(ErrorKind::state, "[checkpoint.save] '{}' is tied to '{}', which is not a saved tensor",
@@ -62,9 +94,21 @@ Json entries(const Request& request) {
   return out;
 }
 
+// Whether some tensor stands in several slices.
+bool is_sliced(const Json& tensors) {
+  for (const Json& entry : tensors) {
+    if (entry.contains("alias")) continue;
+    if (entry["slices"].size() != 1) return true;
+    if (!entry.contains("optimizer")) continue;
+    for (const Json& state : entry["optimizer"])
+      if (state["slices"].size() != 1) return true;
+  }
+  return false;
+}
+
 // Dense and on the CPU; a copy of its own if `own`.
-void settle(Request& request, bool own) {
-  for (Piece& piece : request.pieces) {
+void settle(std::vector<Piece>& pieces, bool own) {
+  for (Piece& piece : pieces) {
     at::Tensor dense = piece.data.detach().cpu().resolve_conj().resolve_neg().contiguous();
     piece.data = own && dense.is_alias_of(piece.data) ? dense.clone() : dense;
   }
@@ -73,31 +117,46 @@ void settle(Request& request, bool own) {
 }  // namespace
 
 std::string key_of(const Piece& piece) {
+  if (!piece.key.empty()) return piece.key;
   return piece.state.empty() ? piece.parameter : piece.parameter + "/" + piece.state;
 }
 
-std::string write(const Request& request) {
-  const std::string name = folder_name(request.epoch, request.step);
-  Draft draft(request.save_dir, name);
+std::string write_pieces(const std::string& folder, std::vector<Piece> pieces) {
+  settle(pieces, false);
   std::map<std::string, std::vector<safetensors::Item>> files;
-  for (const Piece& piece : request.pieces)
+  auto told = Json::array();
+  for (const Piece& piece : pieces) {
     files[piece.file].push_back(
         {key_of(piece), tensor::type_of(piece.data), piece.data.const_data_ptr()});
+    told.push_back(describe(piece));
+  }
   for (const auto& [file, items] : files)
-    safetensors::write(draft.path(file), items, {{"format", "pt"}}, "checkpoint.save");
+    safetensors::write(folder + "/" + file, items, {{"format", "pt"}}, "checkpoint.save");
+  return told.dump();
+}
+
+std::string finish(Draft& draft, const Request& request, const std::vector<std::string>& written,
+                   const std::vector<std::string>& order) {
   draft.write("trainer.json", request.state);
+  const Json tensors = entries(request, written, order);
   const Json manifest = {
       {"format", "nnscaler checkpoint"},
-      {"version", kFormatVersion},
+      {"version", is_sliced(tensors) ? kFormatVersion : 1},
       {"epoch", request.epoch},
       {"step", request.step},
       {"trainer", {{"file", "trainer.json"}, {"checksum", hex(checksum(request.state))}}},
-      {"tensors", entries(request)}};
+      {"tensors", tensors}};
   draft.write(kManifest, manifest.dump(1) + "\n");
   const std::string path = draft.commit();
+  const std::string name = folder_name(request.epoch, request.step);
   for (const std::string& pointer : request.pointers) point(request.save_dir, pointer, name);
   if (request.keep > 0) prune(request.save_dir, request.keep);
   return path;
+}
+
+std::string write(const Request& request) {
+  Draft draft(request.save_dir, folder_name(request.epoch, request.step));
+  return finish(draft, request, {write_pieces(draft.folder(), request.pieces)}, {});
 }
 
 Writer::~Writer() {
@@ -111,7 +170,7 @@ void Writer::wait() {
 
 std::string Writer::save(Request request, bool background) {
   wait();
-  settle(request, background);
+  settle(request.pieces, background);
   if (!background) return write(request);
   const std::string path = request.save_dir + "/" + folder_name(request.epoch, request.step);
   thread_ = std::thread([this, request = std::move(request)] {

@@ -10,16 +10,20 @@
 #include <vector>
 
 #include "base/types.h"
+#include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
 
 namespace nns::checkpoint {
 
-inline constexpr int kFormatVersion = 1;
+// Version 2 has tensors whose slices stand in several files, one or more a rank; where every tensor
+// is whole the folder is of version 1.
+inline constexpr int kFormatVersion = 2;
 
 // One tensor of one file: a slice of a weight (state empty) or of a state of the optimizer.
 struct Piece {
   std::string file, parameter, state;
   std::string kind;                       // parameter, buffer
+  std::string key;                        // its name in the file; that of key_of where empty
   at::Tensor data;                        // on any device, any strides
   Shape full;                             // shape of the logical tensor
   std::vector<safetensors::Range> slice;  // of it, one range a dimension
@@ -37,6 +41,16 @@ struct Request {
 
 // The name of a piece in its file: "wte.weight", "wte.weight/exp_avg".
 std::string key_of(const Piece& piece);
+
+// Writes the files of these pieces into a folder and syncs them. Returns what was written as JSON,
+// for `finish`.
+std::string write_pieces(const std::string& folder, std::vector<Piece> pieces);
+
+// Ends a checkpoint whose files ranks have written into the draft, whatever request.pieces are:
+// writes state and manifest, commits, moves the pointers, then prunes. Weights stand in `order`
+// where it names them, else as they were told. Returns the path of the checkpoint.
+std::string finish(Draft& draft, const Request& request, const std::vector<std::string>& written,
+                   const std::vector<std::string>& order);
 
 // Writes, makes durable, moves the pointers, then prunes. Returns the path of the checkpoint, or
 // throws a state Error after which all earlier checkpoints and pointers are as they were.

@@ -15,6 +15,10 @@ Command run_command() {
                    "ranks of this host that train together, each a process (threads of one with "
                    "comm.backend=local)",
                    "N", false, 1},
+                  {"--max-restarts", Takes::integer,
+                   "start again from the newest whole checkpoint, at most so many times, when a "
+                   "rank is lost or fails",
+                   "N", false, 1},
                   {"--metrics", Takes::text, "write one JSON object a step", "FILE.jsonl"},
                   {"--log-level", Takes::text, "debug, info, warning, error or off", "LEVEL"},
                   {"--print-config", Takes::flag, "print the complete job as YAML and stop"}},

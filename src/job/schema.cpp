@@ -126,6 +126,7 @@ constexpr Key kKeys[] = {
   {"checkpoint.save_best", boolean, "true", "", "Keeps `best` pointing to the one with the least validation loss."},
   {"checkpoint.every_n_train_steps", integer, "", "steps", "Saves each n steps; excludes every_n_epochs.", false, 1},
   {"checkpoint.every_n_epochs", integer, "", "epochs", "Saves each n epochs; 1 if neither is given.", false, 1},
+  {"checkpoint.save_type", choice, "sharded", "", "Who writes what: `sharded` and `deduped`: each rank its slices, every slice once; `merged`: rank 0 whole tensors.", false, kUnbounded, "sharded deduped merged"},
   {"checkpoint.keep_last_n_checkpoints", integer, "", "checkpoints", "Removes older ones, except those that last and best point to.", false, 1},
   {"checkpoint.resume_from", text, "", "", "`last`, `best` or the folder of a checkpoint."},
   {"checkpoint.init_from", text, "", "file or folder", "Weights to start with, and nothing else: a safetensors file (Python's too), a folder of such with their index, or a checkpoint. Where resume_from finds a checkpoint, that one counts."},

@@ -42,6 +42,32 @@ local function pieces_of(contents)
   return out
 end
 
+--- What a writer needs of a checkpoint beside its tensors.
+---@param contents nnscaler.checkpoint.Contents
+---@return table
+function M.request(contents)
+  local aliases = {}
+  for _, a in ipairs(contents.aliases or {}) do
+    aliases[#aliases + 1] = a.alias or a[1]
+    aliases[#aliases + 1] = a.name or a[2]
+  end
+  return {
+    save_dir = contents.save_dir, epoch = contents.epoch, step = contents.step, aliases = aliases,
+    state = state.encode(contents.state or {}), pointers = contents.pointers or { 'last' },
+    keep = contents.keep,
+  }
+end
+
+--- Says which checkpoint is there after one could not be saved.
+---@param save_dir string
+---@return string
+function M.newest_hint(save_dir)
+  local whole = C.list(save_dir)
+  local newest = whole[#whole]
+  return newest and ('the checkpoints before it are whole; the newest is %s/%s'):format(
+    save_dir, newest.name) or 'no checkpoint was there before it'
+end
+
 --- Saves a checkpoint and returns its path. When it fails (a full disk) the earlier ones are whole
 --- and the error says which is the newest.
 ---@param save_dir string
@@ -49,24 +75,13 @@ end
 ---@return string path
 function M.save(save_dir, contents)
   writer = writer or C.writer()
-  local aliases = {}
-  for _, a in ipairs(contents.aliases or {}) do
-    aliases[#aliases + 1] = a.alias or a[1]
-    aliases[#aliases + 1] = a.name or a[2]
-  end
-  local request = {
-    save_dir = save_dir, epoch = contents.epoch, step = contents.step,
-    pieces = pieces_of(contents), aliases = aliases, state = state.encode(contents.state or {}),
-    pointers = contents.pointers or { 'last' }, keep = contents.keep,
-    background = contents.background,
-  }
+  local request = M.request(contents)
+  request.save_dir, request.pieces = save_dir, pieces_of(contents)
+  request.background = contents.background
   local ok, result = pcall(writer.save, writer, request)
   if ok then return result end
   if type(result) == 'table' and result.kind == 'state' then
-    local whole = C.list(save_dir)
-    local newest = whole[#whole]
-    result.hint = newest and ('the checkpoints before it are whole; the newest is %s/%s'):format(
-      save_dir, newest.name) or 'no checkpoint was there before it'
+    result.hint = M.newest_hint(save_dir)
   end
   error(result, 0)
 end

@@ -3,8 +3,10 @@
 local C = require 'nnscaler._C.checkpoint'
 local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
+local parts = require 'nnscaler.checkpoint.parts'
 local sorted = require 'nnscaler.sorted'
 local state = require 'nnscaler.checkpoint.state'
+local tensor = require 'nnscaler.tensor'
 
 ---@class nnscaler.Checkpoint
 ---@field path string
@@ -103,22 +105,29 @@ end
 
 -- Appends to `problems` what is wrong with one stored tensor.
 function Checkpoint:check_stored(item, broken, problems)
+  local wrong = parts.problem(item.entry)
+  if wrong then
+    problems[#problems + 1] = ("'%s' in 'manifest.json' %s"):format(item.key, wrong)
+    return
+  end
   for _, part in ipairs(item.entry.slices) do
     if not broken[part.file] then
+      local key, expected = part.key or item.key, { dtype = item.entry.dtype,
+        shape = parts.shape(part) }
       local ok, file = pcall(self.file, self, part.file)
       if not ok then
         broken[part.file] = true
         problems[#problems + 1] = message_of(file)
       else
-        local info = file:info(item.key)
+        local info = file:info(key)
         if not info then
-          problems[#problems + 1] = ("missing in '%s': %s"):format(part.file, item.key)
-        elseif spell(info) ~= spell(item.entry) then
-          problems[#problems + 1] = ("'%s' in '%s' is %s, the manifest says %s"):format(item.key,
-            part.file, spell(info), spell(item.entry))
-        elseif file:checksum(item.key) ~= part.checksum then
+          problems[#problems + 1] = ("missing in '%s': %s"):format(part.file, key)
+        elseif spell(info) ~= spell(expected) then
+          problems[#problems + 1] = ("'%s' in '%s' is %s, the manifest says %s"):format(key,
+            part.file, spell(info), spell(expected))
+        elseif file:checksum(key) ~= part.checksum then
           problems[#problems + 1] = ("damaged: '%s' in '%s' has not the checksum of the manifest")
-            :format(item.key, part.file)
+            :format(key, part.file)
         end
       end
     end
@@ -130,16 +139,16 @@ function Checkpoint:check_wanted(wanted, problems)
   local seen = {}
   for _, w in ipairs(wanted) do
     local name = self.aliases[w.name] or w.name
-    local entry = self.by_name[name]
+    local entry, want = self.by_name[name], w.data or w
     seen[name] = true
     if not entry then
-      problems[#problems + 1] = ('missing tensor: %s %s'):format(w.name, spell(w.data))
-    elseif entry.dtype ~= w.data.dtype then
+      problems[#problems + 1] = ('missing tensor: %s %s'):format(w.name, spell(want))
+    elseif entry.dtype ~= want.dtype then
       problems[#problems + 1] = ('wrong dtype: %s is %s, the model has %s'):format(w.name,
-        spell(entry), spell(w.data))
-    elseif spell(entry) ~= spell(w.data) then
+        spell(entry), spell(want))
+    elseif spell(entry) ~= spell(want) then
       problems[#problems + 1] = ('wrong shape: %s is %s, the model has %s'):format(w.name,
-        spell(entry), spell(w.data))
+        spell(entry), spell(want))
     end
   end
   for _, entry in ipairs(self.manifest.tensors) do
@@ -151,13 +160,30 @@ end
 
 local most_lines = 20
 
+-- Of several ranks each looks at its share of the files; all learn what any has found.
+local function all_problems(problems, exchange)
+  local seen, all = {}, {}
+  for _, text in ipairs(exchange(base.json_encode { list = problems })) do
+    for _, problem in ipairs(base.json_decode(text).list or {}) do
+      if not seen[problem] then all[#all + 1] = problem end
+      seen[problem] = true
+    end
+  end
+  return all
+end
+
 --- Checks files, checksums and, if given, that the weights are exactly those of the model. All that
 --- is wrong stands in one error.
----@param weights? { name: string, data: nnscaler.Tensor }[]
-function Checkpoint:check(weights)
+---@param weights? table[] list of { name, data } or { name, dtype, shape }
+---@param share? { rank: integer, ranks: integer, exchange: fun(text: string): string[] } of
+---  several ranks; a collective then
+function Checkpoint:check(weights, share)
   local problems, broken = {}, {}
-  for _, item in ipairs(stored(self.manifest)) do self:check_stored(item, broken, problems) end
+  for i, item in ipairs(stored(self.manifest)) do
+    if not share or i % share.ranks == share.rank then self:check_stored(item, broken, problems) end
+  end
   if weights then self:check_wanted(weights, problems) end
+  if share then problems = all_problems(problems, share.exchange) end
   if #problems == 0 then return end
   local count = #problems
   for i = count, most_lines + 1, -1 do problems[i] = nil end
@@ -168,27 +194,71 @@ function Checkpoint:check(weights)
     self.path, table.concat(problems, '\n  ')))
 end
 
---- Returns one weight, or a slice of it, as a new tensor.
+-- The file of a slice, and the tensor's name in it.
+local function opener(self, key)
+  return function(part) return self:file(part.file), part.key or key end
+end
+
+-- Of the manifest: a weight, or a state of the optimizer.
+local function find(self, name, state)
+  local entry = self.by_name[self.aliases[name] or name]
+  if entry and state then entry = (entry.optimizer or {})[state] end
+  if not entry then
+    fail('state', 'checkpoint.load', ("'%s' has no tensor '%s'"):format(self.path, state
+      and name .. '/' .. state or name))
+  end
+  return entry
+end
+
+--- Returns what a weight is, or nil.
+---@param name string
+---@return { dtype: string, shape: integer[] }|nil
+function Checkpoint:info(name) return self.by_name[self.aliases[name] or name] end
+
+--- Returns one weight, or a slice of it, as a new tensor; only the bytes of it are read.
 ---@param name string
 ---@param slice? integer[][] one { start, stop } a dimension
+---@param state? string of the optimizer, instead of the weight
 ---@return nnscaler.Tensor
-function Checkpoint:read(name, slice)
-  local entry = self.by_name[self.aliases[name] or name]
-  if not entry then
-    fail('state', 'checkpoint.load', ("'%s' has no tensor '%s'"):format(self.path, name))
+function Checkpoint:read(name, slice, state)
+  local entry = find(self, name, state)
+  local key = self.aliases[name] or name
+  if not slice then
+    slice = {}
+    for d, size in ipairs(entry.shape) do slice[d] = { 0, size } end
   end
-  return self:file(entry.slices[1].file):read(entry.name, slice)
+  return parts.read(entry, slice, opener(self, state and key .. '/' .. state or key))
+end
+
+--- Returns the states of the optimizer without their values.
+---@return { parameter: string, name: string, state: string, shape: integer[], dtype: string }[]
+function Checkpoint:states()
+  local out = {}
+  for _, item in ipairs(stored(self.manifest)) do
+    if item.state then
+      out[#out + 1] = { parameter = item.name, name = item.name, state = item.state,
+        shape = item.entry.shape, dtype = item.entry.dtype }
+    end
+  end
+  return out
+end
+
+--- Reads what a rank needs of an entry: `read(source)` tells.
+---@param entry { name: string, state?: string }
+---@param read fun(source: table): nnscaler.Tensor|nil
+---@return nnscaler.Tensor|nil
+function Checkpoint:part(entry, read)
+  local saved = self
+  return read { read = function(_, name, slice) return saved:read(name, slice, entry.state) end }
 end
 
 --- Returns the tensors of the optimizer as new tensors, in the form that optimizers load.
 ---@return { parameter: string, name: string, data: nnscaler.Tensor }[]
 function Checkpoint:optimizer()
-  local out = {}
-  for _, item in ipairs(stored(self.manifest)) do
-    if item.state then
-      out[#out + 1] = { parameter = item.name, name = item.state,
-        data = self:file(item.entry.slices[1].file):read(item.key) }
-    end
+  local out = self:states()
+  for i, entry in ipairs(out) do
+    out[i] = { parameter = entry.parameter, name = entry.state,
+      data = self:read(entry.parameter, nil, entry.state) }
   end
   return out
 end
@@ -196,10 +266,9 @@ end
 --- Copies the weights into tensors that `check` accepted.
 ---@param weights { name: string, data: nnscaler.Tensor }[]
 function Checkpoint:copy_to(weights)
-  for _, w in ipairs(weights) do
-    local entry = self.by_name[self.aliases[w.name] or w.name]
-    self:file(entry.slices[1].file):copy_to(entry.name, w.data)
-  end
+  tensor.no_grad(function()
+    for _, w in ipairs(weights) do w.data:copy_(self:read(w.name)) end
+  end)
 end
 
 return M

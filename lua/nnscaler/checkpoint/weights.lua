@@ -14,7 +14,7 @@ local area = 'checkpoint.weights'
 ---@class nnscaler.checkpoint.Weights
 ---@field path string
 ---@field names string[] in order
----@field file_of table<string, userdata> the open file that holds a tensor
+---@field file_of table<string, table> the open file or checkpoint that holds a tensor
 ---@field alias table<string, string> further names of tied weights, not in `names`
 local Weights = {}
 Weights.__index = Weights
@@ -65,13 +65,11 @@ end
 local function of_checkpoint(path)
   local saved = checkpoint.open(path)
   saved:check()
-  local list = {}
-  for i, name in ipairs(saved:names()) do
-    list[i] = { name = name, file = path .. '/' .. saved.by_name[name].slices[1].file }
-  end
-  local self = of_files(path, list)
+  local self = setmetatable({ path = path, names = saved:names(), file_of = {}, alias = {} },
+    Weights)
+  for _, name in ipairs(self.names) do self.file_of[name] = saved end
   for alias, name in sorted.sorted_pairs(saved.aliases) do
-    self.file_of[alias], self.alias[alias] = self.file_of[name], name
+    self.file_of[alias], self.alias[alias] = saved, name
   end
   return self
 end

@@ -1,5 +1,5 @@
 --- `nnscaler run`: trains a job.
-
+local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local job = require 'nnscaler.job'
 local launch = require 'nnscaler._C.launch'
@@ -15,6 +15,7 @@ local M = {}
 ---@field metrics? string
 ---@field log_level? string
 ---@field print_config? boolean
+---@field max_restarts? integer how often ranks that were lost are started again
 ---@field ranks? integer how many this process starts
 
 --- Loads the job that the command line names, with its flags as changes.
@@ -41,21 +42,59 @@ local function ranks_to_start(opts)
   return 1
 end
 
--- Starts the ranks as processes: each is this command without -n.
-local function supervise(opts, loaded, count)
-  local comm, backend = loaded.comm, loaded.comm.backend
+-- Manifests of the whole checkpoints under a folder, by path.
+local function checkpoints(save_dir)
+  local found = {}
+  for _, item in ipairs(require('nnscaler.checkpoint').list(save_dir)) do
+    found[item.path] = base.hash(base.file_read(item.path .. '/manifest.json'))
+  end
+  return found
+end
+
+-- The newest whole checkpoint that was not there before.
+local function written_since(save_dir, before)
+  local newest
+  local now = checkpoints(save_dir)
+  for _, item in ipairs(require('nnscaler.checkpoint').list(save_dir)) do
+    if now[item.path] ~= before[item.path] then newest = item.path end
+  end
+  return newest
+end
+
+local function command(opts, from)
   local arguments = { 'run', opts.job }
   for _, change in ipairs(opts.changes) do arguments[#arguments + 1] = change end
+  if from then arguments[#arguments + 1] = 'checkpoint.resume_from=' .. from end
   for _, name in ipairs { 'metrics', 'log_level' } do
     if opts[name] then
       arguments[#arguments + 1] = '--' .. name:gsub('_', '-')
       arguments[#arguments + 1] = opts[name]
     end
   end
-  return launch.supervise { ranks = count, beat_s = comm.heartbeat_s, arguments = arguments,
-    program = require('nnscaler._C.base').executable,
-    -- Also where gloo stands in for an mpi back end that is not there.
-    meets_by_tcp = backend ~= 'mpi' }
+  return arguments
+end
+
+-- Exit codes after which no other start would help, or none is wanted: a wrong job, and signals to
+-- the run as a whole.
+local kFinal = { [0] = true, [2] = true, [129] = true, [130] = true, [143] = true }
+
+-- Starts the ranks as processes: each is this command without -n. Where a rank is lost or fails they
+-- start again, as often as --max-restarts says, from the newest checkpoint of this run.
+local function supervise(opts, loaded, count)
+  local save_dir = loaded.checkpoint.save_dir
+  local before, from = checkpoints(save_dir), nil
+  for restart = 0, opts.max_restarts or 0 do
+    if restart > 0 then
+      from = written_since(save_dir, before) or from
+      log.logger('nnscaler.run').warning('Restart %d of %d, from %s.', restart, opts.max_restarts,
+        from or 'the beginning')
+    end
+    local code = launch.supervise { ranks = count, beat_s = loaded.comm.heartbeat_s,
+      arguments = command(opts, from), program = base.executable,
+      -- Also where gloo stands in for an mpi back end that is not there.
+      meets_by_tcp = loaded.comm.backend ~= 'mpi' }
+    if kFinal[code] or restart == (opts.max_restarts or 0) then return code end
+  end
 end
 
 --- Trains; returns the exit code.
@@ -72,13 +111,17 @@ function M.run(opts)
   end
   ranks.expect(nil)
   if loaded.run_mode == 'compile' then return require('nnscaler.commands.compile').run(opts) end
-  if count == 1 then
+  if opts.max_restarts and (launch.read().launcher ~= 'none' or loaded.comm.backend == 'local') then
+    fail('usage', 'cli.run', '--max-restarts is for ranks that nnscaler starts as processes',
+      'torchrun has --max-restarts of its own; set checkpoint.resume_from=last with it')
+  end
+  if count == 1 and not opts.max_restarts then
     require('nnscaler.trainer').new(loaded):run()
     ranks.finish()
     return 0
   end
   if loaded.comm.backend ~= 'local' then return supervise(opts, loaded, count) end
-  local comm, base = require 'nnscaler._C.comm', require 'nnscaler._C.base'
+  local comm = require 'nnscaler._C.comm'
   comm.run_local(count, 'nnscaler.commands.run_rank', base.json_encode(opts))
   return 0
 end

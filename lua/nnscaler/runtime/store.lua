@@ -163,6 +163,39 @@ function Store:gather(list)
   return wholes
 end
 
+--- Which of its entries this rank keeps for all, so that ranks together keep every slice once, and
+--- each about as many elements. A collective.
+---@param list table[] as for `gather`
+---@return table<string, boolean> by key
+function Store:keepers(list)
+  local all = told(self, list)
+  local order, holders, whole = {}, {}, whole_on(all)
+  for r, entries in ipairs(all) do
+    for _, entry in ipairs(entries) do
+      local key = entry.key .. M.key(entry)
+      if not whole[entry.key] or is_whole(entry) then
+        if not holders[key] then
+          order[#order + 1] = { key = key, entry = entry }
+          holders[key] = {}
+        end
+        table.insert(holders[key], r)
+      end
+    end
+  end
+  local load, keeps = {}, {}
+  for r = 1, #all do load[r] = 0 end
+  for _, item in ipairs(order) do
+    local keeper, elements = holders[item.key][1], 1
+    for _, r in ipairs(holders[item.key]) do
+      if load[r] < load[keeper] then keeper = r end
+    end
+    for _, size in ipairs(item.entry.shape) do elements = elements * size end
+    load[keeper] = load[keeper] + elements
+    if self.ranks[keeper] == self.rank then keeps[item.entry.key] = true end
+  end
+  return keeps
+end
+
 --- The whole weights in the order of the model, on every rank. A collective.
 ---@return { name: string, data: nnscaler.Tensor, kind: string }[]
 function Store:weights()
@@ -177,20 +210,29 @@ function Store:weights()
   return out
 end
 
+--- The updates of every parameter, on every rank. A collective.
+---@param counts table<string, integer> of this rank
+---@return table<string, integer>
+function Store:counts(counts)
+  local all = {}
+  for _, text in ipairs(exchange(self, base.json_encode { counts = counts })) do
+    for name, count in sorted.sorted_pairs(base.json_decode(text).counts or {}) do
+      all[name] = all[name] or count
+    end
+  end
+  return all
+end
+
 --- The whole state of an optimizer, on every rank. A collective.
 ---@param state { counts: table<string, integer>, tensors: table[] } of this rank
 ---@return { counts: table<string, integer>, tensors: table[] }
 function Store:optimizer(state)
-  local mine, counts, slots, tensors = {}, {}, {}, {}
+  local mine, slots, tensors = {}, {}, {}
   for i, entry in ipairs(state.tensors) do
     mine[i] = { key = entry.parameter .. '\n' .. entry.name, name = entry.parameter,
       data = entry.data, slice = self.by_name[entry.parameter].rest }
   end
-  for _, text in ipairs(exchange(self, base.json_encode { counts = state.counts })) do
-    for name, count in sorted.sorted_pairs(base.json_decode(text).counts or {}) do
-      counts[name] = counts[name] or count
-    end
-  end
+  local counts = self:counts(state.counts)
   local wholes = self:gather(mine)
   for _, key in ipairs(sorted.sorted_keys(wholes)) do
     local parameter, name = key:match '^(.*)\n(.*)$'

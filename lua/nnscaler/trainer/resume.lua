@@ -5,8 +5,9 @@ local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
 local history = require 'nnscaler.trainer.history'
 local loss_scale = require 'nnscaler.trainer.loss_scale'
-local shapes = require 'nnscaler.checkpoint.shapes'
+local ranks = require 'nnscaler.ranks'
 local shared_checkpoint = require 'nnscaler.trainer.shared_checkpoint'
+local slices = require 'nnscaler.trainer.slices'
 
 local M = {}
 
@@ -103,16 +104,15 @@ function M.run(t)
   end
   if not saved then return false end
   local path = saved.path
-  local weights, state = t.store:weights(), saved.state
+  local wanted, state = slices.wanted(t.model), saved.state
   saved.user = state.user or {}
-  local filed = shapes.to_file(t.model, weights)
   t.hooks:fire('on_load_checkpoint', t, saved)
-  saved:check(filed)
+  saved:check(wanted, t.sharing and { rank = t.rank, ranks = t.world_size,
+    exchange = ranks.exchange })
   local at, position = find_position(t, state, path)
-  local optimizer = shapes.to_model(t.model, saved:optimizer())
-  t.optimizer:load_state { counts = state.updates, tensors = t.store:own_optimizer(optimizer) }
-  saved:copy_to(filed)
-  t.store:load_weights(weights)
+  t.optimizer:load_state { counts = state.updates,
+    tensors = slices.optimizer(saved, t.store, wanted) }
+  slices.weights(saved, t.store, wanted)
   set_position(t, at, position)
   t.best_loss = state.best_loss
   t.train_loss, t.val_loss = state.train_loss, state.val_loss

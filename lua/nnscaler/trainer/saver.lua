@@ -8,6 +8,7 @@ local launch = require 'nnscaler._C.launch'
 local paths = require 'nnscaler._C.checkpoint'
 local resume = require 'nnscaler.trainer.resume'
 local shapes = require 'nnscaler.checkpoint.shapes'
+local shared_saver = require 'nnscaler.trainer.shared_saver'
 
 local M = {}
 
@@ -26,6 +27,14 @@ end
 local function vocabulary(t)
   local dataset = t.dataset
   return type(dataset) == 'table' and dataset.vocabulary and dataset:vocabulary() or nil
+end
+
+-- Rank 0 writes whole tensors.
+local function save_whole(t, contents, own)
+  contents.weights = shapes.to_file(t.model, t.store:weights())
+  contents.optimizer = shapes.to_file(t.model, t.store:optimizer(own).tensors)
+  if t.rank == 0 then t.last_checkpoint = checkpoint.save(contents.save_dir, contents) end
+  if t.sharing then t.sharing:barrier() end
 end
 
 --- Saves the state after t.step steps.
@@ -51,24 +60,27 @@ function M.save(t)
     t:say('info', 'Saving checkpoint as the best checkpoint.')
     pointers[#pointers + 1] = 'best'
   end
-  local optimizer = t.store:optimizer(t.optimizer:state())
+  local own = t.optimizer:state()
   local contents = {
-    epoch = epoch, step = t.step, weights = shapes.to_file(t.model, t.store:weights()),
-    optimizer = shapes.to_file(t.model, optimizer.tensors), aliases = t.model:tied_names(),
+    save_dir = options.save_dir, epoch = epoch, step = t.step, aliases = t.model:tied_names(),
     pointers = pointers, keep = options.keep_last_n_checkpoints,
     state = {
       step = t.step, seed = t.seed, position = resume.position(t), best_loss = t.best_loss,
       train_loss = t.train_loss, val_loss = t.val_loss, history = t.history:state(),
-      updates = optimizer.counts, job = describe_job(t.args), vocabulary = vocabulary(t),
-      user = {}, loss_scale = t.loss_scale and t.loss_scale:state(),
+      updates = t.store:counts(own.counts), job = describe_job(t.args),
+      vocabulary = vocabulary(t), user = {},
+      loss_scale = t.loss_scale and t.loss_scale:state(),
     },
   }
   local user = contents.state.user
   contents.user = user
   t.hooks:fire('on_save_checkpoint', t, contents)
   if contents.user ~= user then contents.state.user = contents.user end
-  if t.rank == 0 then t.last_checkpoint = checkpoint.save(options.save_dir, contents) end
-  if t.sharing then t.sharing:barrier() end
+  if t.sharing and options.save_type ~= 'merged' then
+    if not shared_saver.save(t, contents, own) then save_whole(t, contents, own) end
+  else
+    save_whole(t, contents, own)
+  end
   t.saved_step = t.step
 end
 

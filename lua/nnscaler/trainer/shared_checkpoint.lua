@@ -45,20 +45,14 @@ function Given:check(weights)
   end)
 end
 
-function Given:optimizer()
-  local own = self.saved and self.saved:optimizer()
-  local list = base.json_decode(from_first(self, function()
-    local names = {}
-    for i, entry in ipairs(own) do names[i] = { parameter = entry.parameter, name = entry.name } end
-    return base.json_encode(names)
+function Given:states()
+  return base.json_decode(from_first(self, function()
+    return base.json_encode(self.saved:states())
   end))
-  for i, entry in ipairs(list) do entry.data = give(self, own and own[i].data) end
-  return list
 end
 
-function Given:copy_to(weights)
-  if self.saved then self.saved:copy_to(weights) end
-  for _, weight in ipairs(weights) do groups.group(self.ranks):broadcast(weight.data, 0) end
+function Given:part(entry, _, cut)
+  return cut(give(self, self.saved and self.saved:read(entry.name, nil, entry.state)))
 end
 
 -- Where this rank would read from, if anywhere.
