@@ -200,12 +200,12 @@ local function opener(self, key)
 end
 
 -- Of the manifest: a weight, or a state of the optimizer.
-local function find(self, name, state)
+local function find(self, name, slot)
   local entry = self.by_name[self.aliases[name] or name]
-  if entry and state then entry = (entry.optimizer or {})[state] end
+  if entry and slot then entry = (entry.optimizer or {})[slot] end
   if not entry then
-    fail('state', 'checkpoint.load', ("'%s' has no tensor '%s'"):format(self.path, state
-      and name .. '/' .. state or name))
+    fail('state', 'checkpoint.load', ("'%s' has no tensor '%s'"):format(self.path, slot
+      and name .. '/' .. slot or name))
   end
   return entry
 end
@@ -218,16 +218,16 @@ function Checkpoint:info(name) return self.by_name[self.aliases[name] or name] e
 --- Returns one weight, or a slice of it, as a new tensor; only the bytes of it are read.
 ---@param name string
 ---@param slice? integer[][] one { start, stop } a dimension
----@param state? string of the optimizer, instead of the weight
+---@param slot? string of the optimizer, instead of the weight
 ---@return nnscaler.Tensor
-function Checkpoint:read(name, slice, state)
-  local entry = find(self, name, state)
+function Checkpoint:read(name, slice, slot)
+  local entry = find(self, name, slot)
   local key = self.aliases[name] or name
   if not slice then
     slice = {}
     for d, size in ipairs(entry.shape) do slice[d] = { 0, size } end
   end
-  return parts.read(entry, slice, opener(self, state and key .. '/' .. state or key))
+  return parts.read(entry, slice, opener(self, slot and key .. '/' .. slot or key))
 end
 
 --- Returns the states of the optimizer without their values.

@@ -78,8 +78,8 @@ end
 -- the run as a whole.
 local kFinal = { [0] = true, [2] = true, [129] = true, [130] = true, [143] = true }
 
--- Starts the ranks as processes: each is this command without -n. Where a rank is lost or fails they
--- start again, as often as --max-restarts says, from the newest checkpoint of this run.
+-- Starts the ranks as processes: each is this command without -n. Where a rank is lost or fails,
+-- they start again, as often as --max-restarts says, from the newest checkpoint of this run.
 local function supervise(opts, loaded, count)
   local save_dir = loaded.checkpoint.save_dir
   local before, from = checkpoints(save_dir), nil

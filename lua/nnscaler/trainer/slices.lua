@@ -1,6 +1,6 @@
---- The slices of the states of this rank, on their way to files and back: each rank writes and reads
---- its own, and nobody gathers a model. Files hold some weights in another shape than the model
---- (`file_shapes` of a module); a slice of such is a slice of the file for each of its first indices.
+--- The slices of the states of this rank, on their way to files and back: each rank writes and
+--- reads its own, and nobody gathers a model. Files hold some weights in another shape than the
+--- model (`file_shapes` of a module): a slice of such is a slice of the file for each first index.
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.checkpoint.slices'
 local match = require 'nnscaler.checkpoint.match'
