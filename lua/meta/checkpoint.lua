@@ -73,7 +73,8 @@ function checkpoint.write_pieces(folder, pieces) end
 
 --- Whole checkpoints of a save folder, oldest first.
 ---@param save_dir string
----@return { name: string, epoch: integer, step: integer }[]
+---@return { name: string, epoch: integer, step: integer, id: string }[] id: differs where another
+---  one has taken the place of that name
 function checkpoint.list(save_dir) end
 
 --- Keeps other runs out of a save folder; an error where another run has it.

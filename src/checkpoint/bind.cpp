@@ -2,6 +2,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <sys/stat.h>
+
 #include <cstring>
 #include <filesystem>
 
@@ -285,13 +287,22 @@ int writer_wait(lua_State* L) {
 // --- folders
 // ----------------------------------------------------------------------------------------
 
-int whole_list(lua_State* L) {  // (save_dir) → list of { name, epoch, step }, oldest first
-  const auto saved = whole_checkpoints(script::check_string(L, 1));
+// Tells a checkpoint from another of the same name that was there before, or comes after.
+std::string identity(const std::string& manifest) {
+  struct stat found{};
+  if (::stat(manifest.c_str(), &found) != 0) return "";
+  return fmt::format("{} {}.{:09d}", found.st_ino, found.st_mtim.tv_sec, found.st_mtim.tv_nsec);
+}
+int whole_list(lua_State* L) {  // (save_dir) → list of { name, epoch, step, id }, oldest first
+  const std::string save_dir = script::check_string(L, 1);
+  const auto saved = whole_checkpoints(save_dir);
   lua_createtable(L, static_cast<int>(saved.size()), 0);
   for (size_t i = 0; i < saved.size(); ++i) {
-    lua_createtable(L, 0, 3);
+    lua_createtable(L, 0, 4);
     script::push_string(L, saved[i].name);
     lua_setfield(L, -2, "name");
+    script::push_string(L, identity(save_dir + "/" + saved[i].name + "/" + kManifest));
+    lua_setfield(L, -2, "id");
     lua_pushnumber(L, static_cast<double>(saved[i].epoch));
     lua_setfield(L, -2, "epoch");
     lua_pushnumber(L, static_cast<double>(saved[i].step));

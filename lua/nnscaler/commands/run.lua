@@ -1,5 +1,6 @@
 --- `nnscaler run`: trains a job.
 local base = require 'nnscaler._C.base'
+local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
 local job = require 'nnscaler.job'
 local launch = require 'nnscaler._C.launch'
@@ -42,21 +43,12 @@ local function ranks_to_start(opts)
   return 1
 end
 
--- Manifests of the whole checkpoints under a folder, by path.
-local function checkpoints(save_dir)
-  local found = {}
-  for _, item in ipairs(require('nnscaler.checkpoint').list(save_dir)) do
-    found[item.path] = base.hash(base.file_read(item.path .. '/manifest.json'))
-  end
-  return found
-end
-
--- The newest whole checkpoint that was not there before.
+-- The newest whole checkpoint that is not among those of before.
 local function written_since(save_dir, before)
-  local newest
-  local now = checkpoints(save_dir)
-  for _, item in ipairs(require('nnscaler.checkpoint').list(save_dir)) do
-    if now[item.path] ~= before[item.path] then newest = item.path end
+  local newest, known = nil, {}
+  for _, item in ipairs(before) do known[item.name] = item.id end
+  for _, item in ipairs(checkpoint.list(save_dir)) do
+    if item.id ~= known[item.name] then newest = item.path end
   end
   return newest
 end
@@ -82,7 +74,7 @@ local kFinal = { [0] = true, [2] = true, [129] = true, [130] = true, [143] = tru
 -- they start again, as often as --max-restarts says, from the newest checkpoint of this run.
 local function supervise(opts, loaded, count)
   local save_dir = loaded.checkpoint.save_dir
-  local before, from = checkpoints(save_dir), nil
+  local before, from = checkpoint.list(save_dir), nil
   for restart = 0, opts.max_restarts or 0 do
     if restart > 0 then
       from = written_since(save_dir, before) or from

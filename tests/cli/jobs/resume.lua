@@ -9,6 +9,7 @@ local nn = require 'nnscaler.nn'
 local p = nnscaler.params {
   ids = { '', 'files for the ids of the samples of each step, one a unit' },
   at = { 0, 'this process ends without a word after this step' },
+  once = { '', 'file that says that the process has ended so before' },
   broken = { -1, 'sample that cannot be read' },
 }
 
@@ -53,7 +54,12 @@ return {
       file:close()
     end,
     on_step_end = function(trainer, step)
-      if step == p.at and trainer.rank == 0 then os.execute 'kill -KILL $PPID' end
+      if step ~= p.at or trainer.rank ~= 0 then return end
+      if p.once ~= '' then
+        if io.open(p.once) then return end
+        io.open(p.once, 'w'):close()
+      end
+      os.execute 'kill -KILL $PPID'
     end,
   },
 }
