@@ -1,5 +1,5 @@
--- `nnscaler run --max-restarts N`: ranks that are killed start again from the newest checkpoint, and
--- the run ends with the curve of one that nobody disturbed, bit for bit.
+-- `nnscaler run --max-restarts N`: ranks that are killed start again from the newest checkpoint,
+-- and the run ends with the curve of one that nobody disturbed, bit for bit.
 local checkpoint = require 'nnscaler.checkpoint'
 local shell = require 'tests.cli.support.shell'
 local training = require 'tests.cli.support.training'

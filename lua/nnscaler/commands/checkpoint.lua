@@ -1,5 +1,7 @@
 --- `nnscaler checkpoint inspect PATH`: what a checkpoint folder, or one safetensors file, holds;
---- `export CHECKPOINT FOLDER`: a checkpoint as a model folder of the `transformers` library.
+--- `export CHECKPOINT FOLDER`: a checkpoint as a model folder of the `transformers` library;
+--- `merge CHECKPOINT FOLDER`: the slices of all ranks put together, as a checkpoint in that folder;
+--- `diff A B`: the first tensor in which two checkpoints differ.
 local C = require 'nnscaler._C.checkpoint'
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
@@ -84,6 +86,11 @@ local function losses(state)
   return #out > 0 and ', ' .. table.concat(out, ', ') or ''
 end
 
+-- Slices of a tensor where it stands in several.
+local function slices_of(entry)
+  return #entry.slices > 1 and ('%d slices'):format(#entry.slices) or nil
+end
+
 local function show_folder(saved)
   local rows = { head }
   local count, total, bytes, states, state_bytes = 0, 0, 0, 0, 0
@@ -94,6 +101,8 @@ local function show_folder(saved)
       local names = sorted.sorted_keys(entry.optimizer or {})
       local more = table.concat(names, ', ')
       if entry.kind == 'buffer' then more = 'buffer' end
+      local sliced = slices_of(entry)
+      if sliced then more = more == '' and sliced or sliced .. '; ' .. more end
       rows[#rows + 1] = row_of(entry.name, entry, more)
       local n = elements(entry.shape)
       count, total, bytes = count + 1, total + n, bytes + n * bytes_of[entry.dtype]
@@ -106,6 +115,7 @@ local function show_folder(saved)
   end
   print(saved.path)
   print(('epoch %d, step %d%s'):format(saved.epoch, saved.step, losses(saved.state)))
+  if saved.state.job then print('job ' .. saved.state.job.file) end
   print(columns(rows, right))
   print(('%d tensors, %s elements, %s; optimizer: %d tensors, %s; all checksums are right'):format(
     count, grouped(total), size(bytes), states, size(state_bytes)))
@@ -130,16 +140,98 @@ local function write_folder(opts)
   return 0
 end
 
+-- Whole tensors of a checkpoint, as it is saved.
+local function merge(opts)
+  if not opts.folder then
+    fail('usage', 'cli.checkpoint', 'merge needs the folder to write',
+      'nnscaler checkpoint merge CHECKPOINT FOLDER')
+  end
+  local saved = checkpoint.open(checkpoint.resolve(opts.checkpoint))
+  saved:check()
+  local contents = { epoch = saved.epoch, step = saved.step, state = saved.state, weights = {},
+    optimizer = saved:optimizer(), aliases = {} }
+  for i, name in ipairs(saved:names()) do
+    contents.weights[i] = { name = name, kind = saved.by_name[name].kind, data = saved:read(name) }
+  end
+  for alias, name in sorted.sorted_pairs(saved.aliases) do
+    table.insert(contents.aliases, { alias = alias, name = name })
+  end
+  print(('%s: %d tensors, optimizer: %d tensors'):format(checkpoint.save(opts.folder, contents),
+    #contents.weights, #contents.optimizer))
+  return 0
+end
+
+-- All tensors of a checkpoint by the names of their files, weights first, each with its reader.
+local function tensors_of(saved)
+  local list, by_name = {}, {}
+  local function add(key, entry, name, slot)
+    local item = { key = key, dtype = entry.dtype, shape = entry.shape,
+      read = function() return saved:read(name, nil, slot) end }
+    list[#list + 1], by_name[key] = item, item
+  end
+  for _, name in ipairs(saved:names()) do add(name, saved:info(name), name) end
+  for _, entry in ipairs(saved:states()) do
+    add(entry.parameter .. '/' .. entry.state, entry, entry.parameter, entry.state)
+  end
+  return list, by_name
+end
+
+local function spell(item)
+  return ('%s[%s]'):format(item.dtype, table.concat(item.shape, ', '))
+end
+
+-- How two tensors of one name differ, or nil.
+local function difference(a, b)
+  if spell(a) ~= spell(b) then return ('%s and %s'):format(spell(a), spell(b)) end
+  local x, y = a.read(), b.read()
+  if x:equal(y) then return nil end
+  local off = x:to('float64'):sub(y:to 'float64'):abs()
+  local count = off:ne(0):sum():item() -- what is not a number differs from itself
+  if count == 0 then return nil end
+  return ('%d of %d elements differ, by at most %.6g (of at most %.6g)'):format(count, off:numel(),
+    off:amax():item(), x:to('float64'):abs():amax():item())
+end
+
+-- Returns 0 where both hold the same, 1 where not.
+local function diff(opts)
+  if not opts.folder then
+    fail('usage', 'cli.checkpoint', 'diff needs two checkpoints', 'nnscaler checkpoint diff A B')
+  end
+  local a = checkpoint.open(checkpoint.resolve(opts.checkpoint))
+  local b = checkpoint.open(checkpoint.resolve(opts.folder))
+  local mine, of_a = tensors_of(a)
+  local theirs, of_b = tensors_of(b)
+  local found = {}
+  for _, item in ipairs(mine) do
+    local other = of_b[item.key]
+    local said = other and difference(item, other)
+    if not other then said = 'only in ' .. a.path end
+    if said then found[#found + 1] = ('%s: %s'):format(item.key, said) end
+  end
+  for _, item in ipairs(theirs) do
+    if not of_a[item.key] then found[#found + 1] = ('%s: only in %s'):format(item.key, b.path) end
+  end
+  if #found == 0 then
+    print(('the same: %d tensors, bit for bit'):format(#mine))
+    return 0
+  end
+  print('first difference: ' .. found[1])
+  print(('%d tensors differ'):format(#found))
+  return 1
+end
+
+local actions = { export = write_folder, merge = merge, diff = diff }
+
 --- Prints what a checkpoint holds, or writes it in another form; a damaged one is an error. Returns
 --- the exit code.
 ---@param opts { action: string, checkpoint: string, folder?: string, json?: boolean,
 ---   dtype?: string, shard_mib?: integer }
 ---@return integer
 function M.run(opts)
-  if opts.action == 'export' then return write_folder(opts) end
+  if actions[opts.action] then return actions[opts.action](opts) end
   if opts.action ~= 'inspect' then
-    fail('usage', 'cli.checkpoint', ("unknown action '%s'; expected inspect or export"):format(
-      opts.action))
+    fail('usage', 'cli.checkpoint', ("unknown action '%s'; expected inspect, merge, export or diff")
+      :format(opts.action))
   end
   local path = opts.checkpoint
   if base.file_exists(path) == 'file' then
