@@ -80,9 +80,17 @@ void all_gather(B& b) {
 bool gather_weight(Forward& f) {
   return plain_all_gather(f);
 }
+// Addends of 16 bits are summed in float32.
 void scatter_gradient(B& b) {
-  b.give("self",
-         emit(b, "comm::scatter_gradient", {same(b, "dim"), same(b, "group"), {"empty", kEmpty}}));
+  TensorType sum = b.type("self");
+  if (sum.dtype == DType::bf16 || sum.dtype == DType::f16) sum.dtype = DType::f32;
+  b.give("self", b.e.call_typed("comm::scatter_gradient",
+                                {{"self", b.e.cast(b.grad(), sum.dtype)},
+                                 same(b, "dim"),
+                                 same(b, "group"),
+                                 {"empty", kEmpty}},
+                                {sum})
+                     .front());
 }
 
 // R → D: a local slice.
