@@ -51,11 +51,11 @@ describe('the payload of a step', function()
     return sent
   end
 
-  -- The gradients; loss, weight and whether a rank runs another graph; the norm; what signals and
-  -- hooks decided: a signal, stop, save, evaluate.
-  local gradients, numbers = (100 * 10 + 10) * 8, (3 + 1 + 4) * 8
+  -- The gradients; loss and weight, sum and number of losses, and whether a rank runs another
+  -- graph; the norm; what signals and hooks decided: a signal, stop, save, evaluate.
+  local gradients, numbers = (100 * 10 + 10) * 8, (5 + 1 + 4) * 8
 
-  it('is that of gradients and eight numbers in a run under dp', function()
+  it('is that of gradients and ten numbers in a run under dp', function()
     for _, bytes in ipairs(per_step(2, 'pas_policy=dp')) do
       assert.equal(gradients + numbers, bytes)
     end
