@@ -11,7 +11,7 @@ local recompute = require 'nnscaler.policies.recompute'
 
 local M = {}
 
-M.builtin = { 'dp', 'tp', 'pp', 'data', 'hybrid', 'fsdp', 'megatron', 'autodist' }
+M.builtin = { 'dp', 'tp', 'pp', 'data', 'hybrid', 'fsdp', 'megatron', 'autodist', 'rannc' }
 
 ---Whether a policy is a plan that was made before.
 ---@param policy string|function|nil
