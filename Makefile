@@ -11,7 +11,7 @@ PREFIX ?= /usr/local
 export NNSCALER_BIN := $(CURDIR)/$(bin)
 export PATH := $(venv)/bin:$(PATH)
 
-.PHONY: help setup build run test test-long bench lint format install clean
+.PHONY: help setup build run test test-long bench lint format install wheel clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -53,6 +53,9 @@ install: build ## install to PREFIX (default /usr/local)
 	@$(meson) configure $(build) -Dprefix=$(PREFIX)
 	@$(meson) install -C $(build) --no-rebuild
 	@tools/install_libtorch $(DESTDIR)$(PREFIX)
+
+wheel: build ## a Python wheel of the program in dist/
+	@tools/wheel $(build) dist
 
 clean: ## remove the build folder
 	@rm -rf $(build)
