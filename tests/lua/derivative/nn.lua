@@ -44,6 +44,15 @@ local function attention(add, m)
   end
   add('nnscaler::attention', { q, k, flat, reference = reference },
     { flat, flat, flat, true, { scale = 0.5 }, reference = reference })
+  -- float64 goes by the composed operator, which gives no sums.
+  local function dropped(query, key, value, p, causal, scale, ...)
+    local out = require('nnscaler.ops').nnscaler.attention_dropout(query, key, value, nil, p,
+      causal, scale, ...)
+    return out, out:select(3, 0):mul(0):detach()
+  end
+  add('nnscaler::dropped_attention',
+    { q, k, flat, 0.5, false, nil, 'fc:attention#0', 7, 3, 1, n = 10, reference = dropped },
+    { flat, flat, flat, 0.3, true, 0.5, 'fc:attention#0', 7, 3, 1, n = 10, reference = dropped })
   -- ATen's kernel takes dense rows for granted.
   local forms = { 'dense', 'expanded', 'turned', 'cut' }
   add('_scaled_dot_product_flash_attention_for_cpu', { q, k, flat, forms = forms },
