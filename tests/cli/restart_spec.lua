@@ -1,5 +1,6 @@
 -- `nnscaler run --max-restarts N`: ranks that are killed start again from the newest checkpoint,
 -- and the run ends with the curve of one that nobody disturbed, bit for bit.
+local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
 local shell = require 'tests.cli.support.shell'
 local training = require 'tests.cli.support.training'
@@ -56,5 +57,25 @@ describe('restarts', function()
     out, code = run('threads', '-n 2 --max-restarts 1 comm.backend=local')
     assert.equal(2, code)
     assert.matches('%-%-max%-restarts is for ranks that nnscaler starts as processes', out)
+  end)
+
+  it('find the older checkpoint whole where a rank could not write', function()
+    local dir = runs.folder .. '/full'
+    local job = ('run tests/cli/jobs/resume.lua -n 2 comm.backend=local checkpoint.save_dir=%s '
+      .. 'gen_savedir=%s.gen log_level=warning %s'):format(dir, dir, every)
+    local out, code = shell.nnscaler(job .. 'stop_after_steps=3')
+    assert.equal(0, code, out)
+    -- A limit on the size of files stands in for a full disk: files of programs are there already.
+    out, code = shell.nnscaler(job .. 'checkpoint.resume_from=last',
+      "trap '' XFSZ; ulimit -f 1;")
+    assert.equal(1, code, out)
+    assert.matches("%[checkpoint.save%] rank %d: cannot write '[^\n]*%d%-of%-00002.safetensors': "
+      .. 'File too large', out)
+    assert.matches('the checkpoints before it are whole; the newest is [^\n]*full/0000%-0003', out)
+    assert.equal(1, #checkpoint.list(dir))
+    checkpoint.open(checkpoint.resolve('last', dir)):check()
+    for _, name in ipairs(base.list_folder(dir)) do
+      assert.is_nil(name:find('writing', 1, true))
+    end
   end)
 end)

@@ -1,0 +1,38 @@
+-- Two ranks save after every step and all their processes are killed at once, at many moments: the
+-- newest checkpoint is whole, and newer than the one before. Rounds: NNSCALER_TEST_KILLS, 1000
+-- unless set.
+local base = require 'nnscaler._C.base'
+local checkpoint = require 'nnscaler.checkpoint'
+local shell = require 'tests.cli.support.shell'
+local training = require 'tests.cli.support.training'
+
+local runs = training.new 'tests/cli/jobs/resume.lua'
+
+-- Starts the run, waits until it trains, and a little more; then kills all of it.
+local script = [[
+setsid '%s' %s > %s/log 2>&1 &
+for i in $(seq 600); do sleep 0.1; grep -q 'Training\.\.\.' %s/log && break; done
+sleep 0.$1
+kill -9 $(pgrep -f 'save_dir=%s ') 2>/dev/null
+while pgrep -f 'save_dir=%s ' >/dev/null; do sleep 0.05; done
+]]
+
+describe('checkpoints that ranks write together', function()
+  teardown(runs.remove)
+
+  it('are whole whenever the ranks are killed', function()
+    local dir, newest = runs.folder .. '/torn', 0
+    base.file_write(runs.folder .. '/round.sh', script:format(shell.binary, runs.arguments('torn',
+      'checkpoint.every_n_train_steps=1 max_train_steps=1000000 max_epochs=1000000 '
+      .. 'checkpoint.keep_last_n_checkpoints=1 checkpoint.resume_from=last -n 2'), runs.folder,
+      runs.folder, dir, dir))
+    for round = 1, tonumber(os.getenv 'NNSCALER_TEST_KILLS' or 1000) do
+      shell.run(('sh %s/round.sh %03d'):format(runs.folder, 100 + round * 137 % 700))
+      local saved = checkpoint.open(checkpoint.resolve('last', dir))
+      saved:check()
+      assert.equal(saved.step, saved.state.step)
+      assert.is_true(saved.step > newest)
+      newest = saved.step
+    end
+  end)
+end)
