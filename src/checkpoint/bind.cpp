@@ -88,7 +88,9 @@ int file_metadata(lua_State* L) {  // → table of strings
 }
 int file_checksum(lua_State* L) {  // (name) → 16 hexadecimal digits
   const auto& file = check_file(L);
-  script::push_string(L, hex(checksum(file.bytes(file.at(script::check_string(L, 2))))));
+  const auto& entry = file.at(script::check_string(L, 2));
+  script::push_string(L, hex(checksum(file.bytes(entry))));
+  file.forget(entry);
   return 1;
 }
 

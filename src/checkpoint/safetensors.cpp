@@ -40,6 +40,10 @@ std::string_view File::bytes(const Entry& entry) const {
   return mapped_.bytes().substr(header_.data_offset + entry.begin, entry.end - entry.begin);
 }
 
+void File::forget(const Entry& entry) const {
+  mapped_.forget(header_.data_offset + entry.begin, header_.data_offset + entry.end);
+}
+
 void File::copy(const Entry& entry, const std::vector<Range>& slice, char* out) const {
   constexpr uint64_t kPiece = 16 << 20;  // bytes
   const uint64_t size = entry.end - entry.begin;

@@ -57,6 +57,8 @@ class File {
   // Throws a state Error that names the nearest tensor when there is no such one.
   const Entry& at(std::string_view name) const;
   std::string_view bytes(const Entry& entry) const;
+  // What was read of a tensor need not stay in memory; it is read again when asked for.
+  void forget(const Entry& entry) const;
   // Copies a slice of a tensor to `out` as `copy_slice` does, a piece at a time: what is read of
   // the file is in memory no longer than it takes, however large the tensor.
   void copy(const Entry& entry, const std::vector<Range>& slice, char* out) const;

@@ -1,5 +1,6 @@
--- Two ranks train while one of them is killed now and then, at no chosen moment, also while it saves:
--- the run starts again by itself and ends with the curve of one that nobody disturbed, bit for bit.
+-- Two ranks train while one of them is killed now and then, at no chosen moment, also while it
+-- saves: the run starts again by itself and ends with the curve of one that nobody disturbed, bit
+-- for bit.
 -- Minutes: NNSCALER_TEST_SOAK, 30 unless set.
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'

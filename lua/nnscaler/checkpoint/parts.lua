@@ -1,5 +1,6 @@
 --- Tensors that stand in several slices: whether they cover the whole, and reading what of them
 --- meets a region.
+local release = require('nnscaler._C.runtime').release
 local tensor = require 'nnscaler.tensor'
 
 local M = {}
@@ -94,6 +95,16 @@ local function from(ranges, offsets)
   return list
 end
 
+-- Copies to a region. Views that the collector has not met yet would keep the whole in memory.
+local function copy_into(out, ranges, x)
+  local views = { out }
+  for d, range in ipairs(ranges) do
+    views[d + 1] = views[d]:narrow(d - 1, range[1], range[2] - range[1])
+  end
+  views[#views]:copy_(x)
+  release(unpack(views, 2))
+end
+
 --- Reads a region of a tensor; only the bytes of it.
 ---@param entry table of the manifest
 ---@param region integer[][] one { start, stop } a dimension
@@ -110,11 +121,8 @@ function M.read(entry, region, open)
         return x
       end
       out = out or tensor.empty(M.shape { slice = region }, { dtype = entry.dtype })
-      local place = out
-      for d, range in ipairs(from(common, region)) do
-        place = place:narrow(d - 1, range[1], range[2] - range[1])
-      end
-      place:copy_(x)
+      copy_into(out, from(common, region), x)
+      release(x)
     end
   end
   return out or tensor.empty(M.shape { slice = region }, { dtype = entry.dtype })

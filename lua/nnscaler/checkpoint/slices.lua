@@ -1,6 +1,7 @@
 --- Parts of weights out of files that hold them in another shape: the same elements in the same
 --- order (`file_shapes` of a module). Only what the part needs is read.
 local ops = require 'nnscaler.ops'
+local release = require('nnscaler._C.runtime').release
 
 local M = {}
 
@@ -22,7 +23,9 @@ local function stacked(source, entry, whole, start, shape)
     slice[1] = { before + slice[1][1], before + slice[1][2] }
     parts[i + 1] = source:read(entry.name, slice)
   end
-  return ops.aten.stack(parts, 0)
+  local whole_part = ops.aten.stack(parts, 0)
+  release(unpack(parts)) -- the collector would come to them late
+  return whole_part
 end
 
 --- Reads a weight, or the part of it that begins at `start`, in the model's shape.
@@ -33,7 +36,10 @@ end
 ---@param shape? integer[] of the part
 ---@return nnscaler.Tensor
 function M.read(source, entry, whole, start, shape)
-  if not start then return source:read(entry.name):view(whole) end
+  if not start then
+    local x = source:read(entry.name)
+    return same(entry.shape, whole) and x or x:view(whole)
+  end
   if same(entry.shape, whole) then
     return source:read(entry.name, ranges(start, shape))
   end

@@ -4,6 +4,7 @@
 local fail = require 'nnscaler.fail'
 local files = require 'nnscaler.checkpoint.slices'
 local match = require 'nnscaler.checkpoint.match'
+local release = require('nnscaler._C.runtime').release
 local tensor = require 'nnscaler.tensor'
 
 local M = {}
@@ -142,7 +143,10 @@ function M.weights(saved, store, wanted)
     for _, want in ipairs(wanted) do
       local leaf = store.by_name[want.name]
       local x = read(saved, { name = want.name, shape = want.shape }, want.whole, leaf.slice)
-      if x then leaf.data:copy_(x) end
+      if x then
+        leaf.data:copy_(x)
+        release(x) -- the collector would come to it late
+      end
     end
   end)
 end
