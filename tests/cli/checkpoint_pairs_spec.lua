@@ -71,6 +71,17 @@ describe('checkpoints between plans', function()
     end
   end)
 
+  it('give text under every plan', function()
+    local texts = {}
+    for i, plan in ipairs(plans) do
+      local out, code = shell.nnscaler(('generate %s/%s/0000-0002 --tokens 8 --seed 1'):format(
+        folder, plan[1]))
+      assert.equal(0, code, out)
+      texts[i] = out
+    end
+    for i = 2, #texts do assert.equal(texts[1], texts[i]) end
+  end)
+
   it('name a shard that is missing, torn or changed, on all ranks', function()
     local path = folder .. '/tp/0000-0002'
     local file = path .. '/model-00002-of-00004.safetensors'

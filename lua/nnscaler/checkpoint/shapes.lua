@@ -17,31 +17,23 @@ local function shapes_of(model)
   return shapes
 end
 
-local function convert(model, list, from, to)
+--- Weights, or states of an optimizer, as files hold them; the tensors share their memory.
+---@param model nnscaler.nn.Module
+---@param list { name: string, parameter?: string, data: nnscaler.Tensor }[]
+---@return table[]
+function M.to_file(model, list)
   local shapes, out = shapes_of(model), {}
   for i, item in ipairs(list) do
     local shape = shapes[item.parameter or item.name]
-    if shape and same(item.data.shape, shape[from]) then
+    if shape and same(item.data.shape, shape.model) then
       local copy = {}
       for key, value in sorted.sorted_pairs(item) do copy[key] = value end
-      copy.data = item.data:detach():view(shape[to])
+      copy.data = item.data:detach():view(shape.file)
       item = copy
     end
     out[i] = item
   end
   return out
 end
-
---- Weights, or states of an optimizer, as files hold them; the tensors share their memory.
----@param model nnscaler.nn.Module
----@param list { name: string, parameter?: string, data: nnscaler.Tensor }[]
----@return table[]
-function M.to_file(model, list) return convert(model, list, 'model', 'file') end
-
---- Those of a file as the model holds them.
----@param model nnscaler.nn.Module
----@param list { name: string, parameter?: string, data: nnscaler.Tensor }[]
----@return table[]
-function M.to_model(model, list) return convert(model, list, 'file', 'model') end
 
 return M

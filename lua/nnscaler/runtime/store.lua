@@ -256,17 +256,6 @@ function Store:own(name, whole, slice)
   return M.region(whole, slice):contiguous()
 end
 
---- Gives this rank its slices of whole weights.
----@param weights { name: string, data: nnscaler.Tensor }[]
-function Store:load_weights(weights)
-  tensor.no_grad(function()
-    for _, whole in ipairs(weights) do
-      local leaf = self.by_name[whole.name]
-      if leaf and leaf.data then leaf.data:copy_(self:own(whole.name, whole.data)) end
-    end
-  end)
-end
-
 --- This rank's slices of a whole optimizer state.
 ---@param tensors { parameter: string, name: string, data: nnscaler.Tensor }[]
 ---@return table[]
