@@ -1,5 +1,5 @@
---- Rotary positions: the tables of angles of a model, under the ways in which families slow turns to
---- reach further than the texts of their training, and the turning itself. Formulas are those of
+--- Rotary positions: the tables of angles of a model, under the ways in which families slow turns
+--- to reach further than the texts of their training, and the turning itself. Formulas are those of
 --- `modeling_rope_utils` of the transformers library.
 local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
@@ -17,7 +17,7 @@ local numbers = {
 }
 
 local function above_zero(area, name, value)
-  if type(value) ~= 'number' or not (value > 0) then
+  if type(value) ~= 'number' or value ~= value or value <= 0 then
     fail('usage', area, ('rope_scaling.%s = %s; expected a number above 0'):format(name,
       tostring(value)))
   end
