@@ -1,5 +1,6 @@
 --- Models of text with sizes that fit no number of ranks: few key and value heads, odd
---- vocabularies, odd lengths, targets of which one counts. They are models of the plan matrix, unlisted.
+--- vocabularies, odd lengths, targets of which one counts. They are models of the plan matrix,
+--- unlisted.
 local GPT = require 'nnscaler.models.gpt'
 local Llama = require 'nnscaler.models.llama'
 local T = require 'nnscaler.tensor'

@@ -1,6 +1,6 @@
 --- Models of text whose sizes fit no number of ranks train as on one device: 8 query heads with 2
---- and 1 key heads, vocabularies of 257 and 50,257 in parts, texts of 7 and 33 tokens in parts, with
---- one target in all too.
+--- and 1 key heads, vocabularies of 257 and 50,257 in parts, texts of 7 and 33 tokens in parts,
+--- with one target in all too.
 local on_ranks = require 'tests.equivalence.support.on_ranks'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 
