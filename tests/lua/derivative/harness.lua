@@ -149,8 +149,9 @@ local function make(call, wanted, form, outputs, fn)
   model:assign_paths()
   model.sample = sample
   door.push_module '' -- operators that draw noise do so in a forward only
-  T.no_grad(function() loss_of(model, apply(model)) end)
+  local ok, problem = pcall(T.no_grad, function() loss_of(model, apply(model)) end)
   door.pop_module()
+  if not ok then error(problem, 0) end
   return model, sample
 end
 
