@@ -102,8 +102,8 @@ describe('nnscaler import', function()
     local said = step(("'%s' import model.pt2"):format(shell.binary))
     local function without_version(text) return (text:gsub('PyTorch %S+', 'PyTorch', 1)) end
     assert.equal(without_version(shown), without_version(said:gsub('%s+$', '')))
-    step(("OMP_NUM_THREADS=1 '%s' run train.lua -n 2 pas_policy=tp max_train_steps=20"):format(
-      shell.binary))
+    step(("OMP_NUM_THREADS=1 '%s' run train.lua -n 2 pas_policy=tp checkpoint.save_type=merged "
+      .. 'max_train_steps=20'):format(shell.binary))
     base.file_write(folder .. '/job.yaml', [[
 model: { type: nnscaler.import, args: { path: model.pt2 } }
 dataset: { type: random_samples, args: { size: 64, width: 8, classes: 3 } }

@@ -34,7 +34,7 @@ describe('nnscaler verify', function()
   end
 
   it('knows every policy of ours', function()
-    assert.equal(8, #require('nnscaler.policies').builtin)
+    assert.equal(9, #require('nnscaler.policies').builtin)
   end)
 
   it('finds LLaMA equal on four ranks', function()

@@ -1,6 +1,5 @@
 --- `nnscaler run`: trains a job.
 local base = require 'nnscaler._C.base'
-local checkpoint = require 'nnscaler.checkpoint'
 local fail = require 'nnscaler.fail'
 local job = require 'nnscaler.job'
 local launch = require 'nnscaler._C.launch'
@@ -43,11 +42,14 @@ local function ranks_to_start(opts)
   return 1
 end
 
+-- Checkpoints of a folder. They are read by LibTorch, which a job that is refused need not open.
+local function saved_in(save_dir) return require('nnscaler.checkpoint').list(save_dir) end
+
 -- The newest whole checkpoint that is not among those of before.
 local function written_since(save_dir, before)
   local newest, known = nil, {}
   for _, item in ipairs(before) do known[item.name] = item.id end
-  for _, item in ipairs(checkpoint.list(save_dir)) do
+  for _, item in ipairs(saved_in(save_dir)) do
     if item.id ~= known[item.name] then newest = item.path end
   end
   return newest
@@ -74,7 +76,7 @@ local kFinal = { [0] = true, [2] = true, [129] = true, [130] = true, [143] = tru
 -- they start again, as often as --max-restarts says, from the newest checkpoint of this run.
 local function supervise(opts, loaded, count)
   local save_dir = loaded.checkpoint.save_dir
-  local before, from = checkpoint.list(save_dir), nil
+  local before, from = (opts.max_restarts or 0) > 0 and saved_in(save_dir) or {}, nil
   for restart = 0, opts.max_restarts or 0 do
     if restart > 0 then
       from = written_since(save_dir, before) or from

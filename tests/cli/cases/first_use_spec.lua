@@ -99,8 +99,8 @@ save_file(wrong, "wrong.safetensors")
 
   local function load(arguments)
     shell.run(("rm -rf '%s/new'"):format(case.folder))
-    local said, code = case.run(('%s checkpoint.save_dir=new checkpoint.init_from=%s'):format(gpt,
-      arguments))
+    local said, code = case.run(('%s checkpoint.save_dir=new checkpoint.save_type=merged '
+      .. 'checkpoint.init_from=%s'):format(gpt, arguments))
     assert.equal(0, code, said)
     return require('nnscaler._C.checkpoint').read_safetensors(case.folder
       .. '/new/last/model.safetensors'), said
