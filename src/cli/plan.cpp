@@ -17,6 +17,10 @@ Command plan_command() {
             "price the plan, and others, on described hardware: h100, a100-80x4 (devices a "
             "host), cluster.yaml",
             "NAME"},
+           {"--why", Takes::text,
+            "only say why a weight, buffer, input or the results of a module lie as they do",
+            "NAME"},
+           {"--html", Takes::text, "write the report as one page that needs nothing else", "FILE"},
            {"--trace", Takes::text,
             "write the predicted step as a Chrome trace (chrome://tracing, Perfetto)", "FILE"},
            {"--diff", Takes::text, "say where the plan differs from that of a file", "PLAN.json"},

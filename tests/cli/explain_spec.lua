@@ -1,5 +1,5 @@
 --- `nnscaler plan` explains plans of any policy: the report in its order, the trace,
---- differences and the sweep.
+--- differences, the sweep, reasons and the page.
 local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
@@ -65,6 +65,57 @@ describe('explain', function()
     out, code = plan('pas_policy=megatron --world 2 --diff ' .. folder .. '/none.json')
     assert.is_true(code ~= 0)
     assert.matches('none.json', out)
+  end)
+
+  it('says why tensors lie as they do, and names what is near', function()
+    local function why(policy, name)
+      local out, code = plan(('pas_policy=%s --world 4 --log-level error --why %s'):format(policy,
+        name))
+      return out, code
+    end
+    local out, code = why('megatron', 'transformer.h.0.mlp.c_fc.weight')
+    assert.equal(0, code, out)
+    assert.matches("^weight 'transformer.h.0.mlp.c_fc.weight' %[128, 32%] is cut along dim 0 "
+      .. "into 4, as aten::linear in transformer.h.0.mlp.c_fc at .-gpt.lua:%d+ is cut along 'n'%.\n$", out)
+    assert.matches('is whole on 4 device%(s%), as aten::layer_norm',
+      (why('megatron', 'transformer.h.0.ln_1.weight')))
+    assert.matches("a sum of 4 addends, as aten::linear .- is cut along 'k', over which it sums",
+      (why('megatron', 'transformer.h.1.attn.c_proj')))
+    assert.matches('rests in shards .- %(ZeRO 3%), and its gradient is summed over 4 units',
+      (why('fsdp', 'transformer.ln_f.weight')))
+    assert.matches('it is made again in backward %(group 0 of recompute%), so it is not kept',
+      (why('dp pas_config.recompute_modules=transformer.h.0.mlp', 'transformer.h.0.mlp.gelu')))
+    out, code = why('megatron', 'transformer.h.0.mlp.c_fcc.weight')
+    assert.equal(2, code, out)
+    assert.matches("did you mean 'transformer.h.0.mlp.c_fc.weight'", out)
+  end)
+
+  it('writes one page that needs nothing else', function()
+    local out, code = plan('pas_policy=pp --world 2 --hardware h100 grad_accumulation_steps=4 '
+      .. '--html ' .. folder .. '/report.html')
+    assert.equal(0, code, out)
+    assert.matches('waiting in the pipeline %d', out)
+    local page = read 'report.html'
+    for _, foreign in ipairs { 'https?://', '<link', '<script', ' src=', 'url%(', '@import' } do
+      assert.no.matches(foreign, page)
+    end
+    local open, alone = {}, { meta = true, ['!doctype'] = true }
+    for slash, tag, rest in page:gmatch '<(/?)([!%w]+)([^>]*)>' do
+      if slash == '/' then
+        assert.equal(tag, table.remove(open))
+      elseif not alone[tag] and rest:sub(-1) ~= '/' then
+        open[#open + 1] = tag
+      end
+    end
+    assert.same({}, open)
+    local _, forward = page:gsub('<rect class="F"[^>]*><title>forward of', '')
+    local micro = tonumber(out:match '\n%* pp +2 +1 +(%d+) ')
+    assert.equal(2 * micro, forward) -- each micro-batch in both stages
+    for _, part in ipairs { 'Time line', 'Memory', 'Links', 'Alternatives', 'Plan by module',
+      'prefers%-color%-scheme:dark',
+      'plan analysis for stage 1' } do
+      assert.matches(part, page)
+    end
   end)
 
   it('sweeps over numbers of ranks', function()

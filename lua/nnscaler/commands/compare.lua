@@ -146,14 +146,21 @@ end
 
 local function seconds(s) return s < 1 and ('%.3f ms'):format(s * 1e3) or ('%.4f s'):format(s) end
 
--- What takes most of a step.
+-- What takes most of a step. Pipeline ranks share what a micro-batch takes, and wait the rest.
 local function binding(row, memory)
-  local cost, micro = row.cost, row.micro_batches
+  local cost, info = row.cost, row.line.plan:info()
+  local ranks = #info.stages / info.chunks
+  local micro = row.micro_batches / ranks
   local parts = {
     { 'work on the devices', micro * (cost.forward + cost.backward - cost.communication) },
     { 'communication inside the plan', micro * cost.communication },
     { 'sums of gradients', cost.sums }, { 'updates of weights', cost.update },
   }
+  if ranks > 1 then
+    local waits = cost.seconds
+    for _, part in ipairs(parts) do waits = waits - part[2] end
+    parts[#parts + 1] = { 'waiting in the pipeline', math.max(0, waits) }
+  end
   table.sort(parts, function(a, b)
     if a[2] ~= b[2] then return a[2] > b[2] end
     return a[1] < b[1]

@@ -5,6 +5,7 @@ local chrome_trace = require 'nnscaler.commands.chrome_trace'
 local compare = require 'nnscaler.commands.compare'
 local explain = require 'nnscaler.commands.explain'
 local fail = require 'nnscaler.fail'
+local html = require 'nnscaler.commands.html'
 local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
 local pipeline = require 'nnscaler.pipeline'
@@ -19,6 +20,7 @@ local sources = require 'nnscaler.source'
 local timeline = require 'nnscaler.plot.timeline'
 local trainer = require 'nnscaler.trainer'
 local units = require 'nnscaler.units'
+local why = require 'nnscaler.commands.why'
 
 local M = {}
 
@@ -30,6 +32,8 @@ local M = {}
 ---@field plan_out? string
 ---@field trace? string
 ---@field diff? string
+---@field html? string
+---@field why? string
 ---@field sweep? string
 ---@field log_level? string
 
@@ -148,8 +152,13 @@ function M.run(opts)
   local job = run.load(opts)
   local line, comparison, priced = M.make(job, opts.world, opts.hardware)
   local plan = line.plan
+  if opts.why then
+    print(why.text(priced, opts.why))
+    return 0
+  end
+  local report = explain.text(priced)
   if comparison then print(comparison) end
-  print(explain.text(priced))
+  print(report)
   print ''
   print(explain.plan(plan))
   if #plan:info().stages > 1 then print(M.schedule(plan)) end
@@ -164,6 +173,10 @@ function M.run(opts)
     local text = plan_diff.text(other, plan)
     print(text and ('differences, - %s, + this plan:\n%s'):format(opts.diff, text)
       or ('no differences from %s'):format(opts.diff))
+  end
+  if opts.html then
+    base.file_write(opts.html, html.page(priced, comparison, report), 'plan.html')
+    print(('report written to %s'):format(opts.html))
   end
   if opts.trace then
     base.file_write(opts.trace, chrome_trace.json(priced.account, job.name or 'job'), 'plan.trace')
