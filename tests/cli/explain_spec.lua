@@ -76,7 +76,8 @@ describe('explain', function()
     local out, code = why('megatron', 'transformer.h.0.mlp.c_fc.weight')
     assert.equal(0, code, out)
     assert.matches("^weight 'transformer.h.0.mlp.c_fc.weight' %[128, 32%] is cut along dim 0 "
-      .. "into 4, as aten::linear in transformer.h.0.mlp.c_fc at .-gpt.lua:%d+ is cut along 'n'%.\n$", out)
+      .. 'into 4, as aten::linear in transformer.h.0.mlp.c_fc at .-gpt.lua:%d+ is cut along '
+      .. "'n'%.\n$", out)
     assert.matches('is whole on 4 device%(s%), as aten::layer_norm',
       (why('megatron', 'transformer.h.0.ln_1.weight')))
     assert.matches("a sum of 4 addends, as aten::linear .- is cut along 'k', over which it sums",
