@@ -82,6 +82,7 @@ constexpr Key kKeys[] = {
 
   // --- where and how it computes
   {"device", text, "cpu", "", "`cpu`, `cuda` or `cuda:N`.", true},
+  {"memory_gb", number, "", "GB", "Memory that the tensors of a rank may take. What the machine or its container has, shared out among its ranks, if not given; a run that cannot fit is refused.", false, 0.001, "", 1e6},
   {"threads", integer, "", "threads", "Threads of one operator; all cores if not given.", false, 1, "", 4096},
   {"precision", words, "none", "", "Types of parameters, buffers, inputs and gradients, see docs/precision.md: `bf16` casts them (bf16-true), `bf16-mixed` keeps float32 and casts for products (autocast); `none` leaves them as the model made them. A table names `parameter`, `buffer`, `input`, `gradient` and `reduce` apart.", true, kUnbounded, "none fp64 fp32 bf16 fp16 64-true 32-true bf16-true 16-true bf16-mixed 16-mixed"},
   {"eager", boolean, "false", "", "Trains with LibTorch's autograd instead of a generated program: the reference."},

@@ -82,7 +82,8 @@ struct Part {
   int64_t rise = 0;   // the most above what was there at its begin
   int64_t net = 0;    // what it leaves, less what it found
   bool last = false;  // nothing of the micro-batch stays in the stage afterwards
-  int64_t saved = 0;  // of a forward: kept for the backward
+  int64_t saved = 0;     // of a forward: kept for the backward
+  int64_t messages = 0;  // of a forward: held by messages alone, until the backward
 };
 using Parts = std::map<std::pair<int, SegmentKind>, Part>;  // by stage
 
@@ -96,6 +97,7 @@ Parts parts_of(const Program& program) {
     if (segment.kind == SegmentKind::forward) begin = before;
     walk.segment(segment);
     Part part{walk.peak - before, walk.now - before, false};
+    if (segment.kind == SegmentKind::forward) part.messages = walk.in_messages();
     part.saved = walk.now - before - walk.in_messages();
     part.last =
         s + 1 == program.segments.size() || program.segments[s + 1].kind == SegmentKind::forward;
@@ -134,7 +136,7 @@ Memory memory(const Program& program, const std::vector<Action>& order) {
   for (int slot : accumulated) out.gradients += bytes_of(gradient_type(program.slot(slot)));
 
   const Parts parts = parts_of(program);
-  int64_t now = 0;
+  int64_t now = 0, messages = 0;
   std::map<int, int> waiting;  // by stage
   const auto run = [&](int stage, SegmentKind kind) {
     const auto part = parts.find({stage, kind});
@@ -143,6 +145,12 @@ Memory memory(const Program& program, const std::vector<Action>& order) {
       fail(ErrorKind::plan, "[lower.memory] rank {} does not run stage {}", program.rank, stage);
     }
     out.peak = std::max(out.peak, now + part->second.rise);
+    if (kind == SegmentKind::backward) {
+      const auto forward = parts.find({stage, SegmentKind::forward});
+      if (forward != parts.end()) messages -= forward->second.messages;
+    }
+    messages += part->second.messages;
+    out.messages = std::max(out.messages, messages);
     now += part->second.net;
     if (kind == SegmentKind::forward) {
       out.saved = std::max(out.saved, part->second.saved);

@@ -16,6 +16,9 @@ struct Memory {
   // The most at any time of tensors made by micro-batches, of activations that are sent until their
   // gradient comes; samples and seeds not counted.
   int64_t peak = 0;
+  // The most at any time that nothing but a message holds, which waits for its answer; part of
+  // `peak`.
+  int64_t messages = 0;
   int in_flight = 0;  // the most micro-batches of a stage that wait for a backward at one time
 
   // The most at any time; optimizer state not counted.

@@ -5,6 +5,7 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <atomic>
@@ -13,6 +14,8 @@
 #include <mutex>
 #include <new>
 #include <utility>
+
+#include "base/error.h"
 
 namespace nns::tensor {
 namespace {
@@ -23,7 +26,7 @@ constexpr int kLinear = 16, kSteps = 8;  // classes of one unit each, then 8 a p
 constexpr int kClasses = kLinear + kSteps * 10 + 1;
 constexpr int kNoClass = -1;
 
-std::atomic<int64_t> g_live{0}, g_peak{0};
+std::atomic<int64_t> g_live{0}, g_peak{0}, g_limit{0};
 
 struct alignas(kUnit) Header {
   size_t asked = 0;
@@ -87,6 +90,18 @@ void give_back(void* data) {
   head = header;
 }
 
+std::string in_mb(int64_t bytes) {
+  return fmt::format("{:.1f} MB", static_cast<double>(bytes) / (1 << 20));
+}
+
+[[noreturn]] void fail_full(size_t size, int64_t limit) {
+  const std::string of = limit > 0 ? fmt::format(" of {}", in_mb(limit)) : "";
+  throw Error(ErrorKind::state,
+              fmt::format("[memory.full] no room for a tensor of {}: {}{} are in use",
+                          in_mb(static_cast<int64_t>(size)),
+                          in_mb(g_live.load(std::memory_order_relaxed)), of));
+}
+
 class Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
@@ -101,6 +116,9 @@ class Allocator final : public c10::Allocator {
 
  private:
   static Header* take(size_t size) {
+    const int64_t limit = g_limit.load(std::memory_order_relaxed);
+    if (limit > 0 && g_live.load(std::memory_order_relaxed) + static_cast<int64_t>(size) > limit)
+      fail_full(size, limit);
     SizeClass fit{kNoClass, size};
     Header* header = nullptr;
     if (size <= kLargest) {
@@ -111,7 +129,15 @@ class Allocator final : public c10::Allocator {
         t_cache.bytes -= fit.bytes;
       }
     }
-    if (header == nullptr) header = new (c10::alloc_cpu(fit.bytes + sizeof(Header))) Header;
+    if (header == nullptr) {
+      void* block = nullptr;
+      try {
+        block = c10::alloc_cpu(fit.bytes + sizeof(Header));
+      } catch (const c10::Error&) {
+        fail_full(size, 0);
+      }
+      header = new (block) Header;
+    }
     header->asked = size;
     header->size_class = fit.index;
     count(static_cast<int64_t>(size));
@@ -129,6 +155,10 @@ void install_allocator() {
 
 MemoryCount cpu_memory() noexcept {
   return {g_live.load(std::memory_order_relaxed), g_peak.load(std::memory_order_relaxed)};
+}
+
+void limit_memory(int64_t bytes) noexcept {
+  g_limit.store(bytes);
 }
 
 void reset_peak() noexcept {

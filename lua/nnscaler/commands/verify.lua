@@ -87,8 +87,10 @@ local function print_report(result, rows)
   end
 end
 
--- As many ranks as the job asks for.
-local function count_of(job)
+--- As many ranks as a job asks for.
+---@param job nnscaler.Job
+---@return integer
+function M.count_of(job)
   local config = job.compute_config or {}
   return config.runtime_ngpus or config.plan_ngpus or policies.devices(job.pas_policy) or 2
 end
@@ -112,7 +114,7 @@ function M.run(opts)
     fail('usage', 'verify.eager', 'eager=true is what the plan is compared with', 'leave it out')
   end
   parts.refuse(job, 'verify.parts')
-  local count = count_of(job)
+  local count = M.count_of(job)
   ranks.expect(nil)
   local comm = require 'nnscaler._C.comm'
   local results = comm.run_local(count, 'nnscaler.commands.verify_rank', base.json_encode(opts))

@@ -1,7 +1,6 @@
 --- One rank of `nnscaler verify`: trains under the plan; rank 0 also trains on one device, and
 --- every rank compares its parts.
 local base = require 'nnscaler._C.base'
-local batches = require 'nnscaler.trainer.batches'
 local comm = require 'nnscaler._C.comm'
 local eager = require 'nnscaler.runtime.eager'
 local groups = require 'nnscaler.runtime.groups'
@@ -9,19 +8,6 @@ local run = require 'nnscaler.commands.run'
 local setup = require 'nnscaler.trainer.setup'
 local trainer = require 'nnscaler.trainer'
 local trial = require 'nnscaler.verify.trial'
-
--- Micro-batches of each step: those of one unit of several.
-local function samples(t, count, unit, units)
-  local steps, at = {}, batches.start()
-  for s = 1, count do
-    local first, n = t.span:micro_batches(at)
-    t.span:advance(at)
-    if t.span:epoch_ended(at) then t.span:next_epoch(at) end
-    steps[s] = {}
-    for k = unit, n - 1, units do table.insert(steps[s], t.train_loader:get(first + k)) end
-  end
-  return steps
-end
 
 local function title(t, steps)
   local policy = t.args.pas_policy or 'dp'
@@ -45,12 +31,12 @@ return function(argument)
   local how = {
     optimizer = job.optimizer, clip_gnorm = job.optimizer.clip_gnorm, seed = job.seed or 0,
   }
-  local got = trial.run(t.engine, samples(t, opts.steps, t.unit, t.units), how)
+  local got = trial.run(t.engine, trial.samples(t, opts.steps, t.unit, t.units), how)
   local want
   if t.rank == 0 then
     local model = setup.model(job)
     setup.cast_model(model, job)
-    want = trial.run(eager.new(model, job), samples(t, opts.steps, 0, 1), how)
+    want = trial.run(eager.new(model, job), trial.samples(t, opts.steps, 0, 1), how)
   end
   if comm.current():size() > 1 then want = trial.share(want, groups.group(groups.all_ranks())) end
   local rows = trial.compare(got, want, function(name, whole)

@@ -1,5 +1,6 @@
 --- A few training steps of one engine, recorded so that runs can be compared: what
 --- `nnscaler verify` and the plan matrix do with the reference (eager, one device) and each plan.
+local batches = require 'nnscaler.trainer.batches'
 local optim = require 'nnscaler.optim'
 local tensor = require 'nnscaler.tensor'
 
@@ -28,10 +29,37 @@ local function contents(list)
   return out
 end
 
+--- Samples of steps from the first one on: those of one scale unit of several.
+---@param t nnscaler.Trainer
+---@param count integer steps
+---@param unit integer
+---@param units integer
+---@return any[][]
+function M.samples(t, count, unit, units)
+  local steps, at = {}, batches.start()
+  for s = 1, count do
+    local first, n = t.span:micro_batches(at)
+    t.span:advance(at)
+    if t.span:epoch_ended(at) then t.span:next_epoch(at) end
+    steps[s] = {}
+    for k = unit, n - 1, units do table.insert(steps[s], t.train_loader:get(first + k)) end
+  end
+  return steps
+end
+
+---@class nnscaler.verify.How
+---@field optimizer table of the job
+---@field clip_gnorm? number
+---@field seed integer
+---@field first_step? integer
+---@field before? fun(step: integer) before each step, from 1
+---@field summed? fun(result: table, gnorm: number) once gradients are summed and scaled
+---@field after? fun(step: integer) after the update
+
 --- Trains and records.
 ---@param engine nnscaler.Engine
 ---@param steps any[][] samples of each step, those of this rank's unit
----@param how { optimizer: table, clip_gnorm?: number, seed: integer, first_step?: integer }
+---@param how nnscaler.verify.How
 ---@return nnscaler.verify.Trial
 function M.run(engine, steps, how)
   local optimizer = optim.new(how.optimizer, engine:optimized())
@@ -43,6 +71,7 @@ function M.run(engine, steps, how)
     return engine.states and engine.states:like_gradient(name, x) or x
   end
   for s, samples in ipairs(steps) do
+    if how.before then how.before(s) end
     engine:zero_grad()
     local result = engine:train_step(samples, { step = (how.first_step or 0) + s - 1,
       seed = how.seed })
@@ -51,6 +80,7 @@ function M.run(engine, steps, how)
       update:sum()
       update:scale(1 / result.weight)
       step.gnorm = update:norm()
+      if how.summed then how.summed(result, step.gnorm) end
       for _, parameter in ipairs(s == 1 and engine.parameters or {}) do
         local name = parameter.name
         local gradient = parameter.requires_grad and engine:grad(name)
@@ -60,6 +90,7 @@ function M.run(engine, steps, how)
       update:update(optimizer.lr)
     end
     out.steps[s] = step
+    if how.after then how.after(s) end
   end
   out.weights, out.buffers = contents(engine.parameters), contents(engine.buffers)
   return out
