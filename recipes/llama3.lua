@@ -3,6 +3,7 @@
 --- random.
 ---
 ---   nnscaler run recipes/llama3.lua                                        seconds
+---   nnscaler run recipes/llama3.lua preset=mini                            minutes
 ---   nnscaler run recipes/llama3.lua from=Llama-3.2-1B data=tokens block=2048
 ---   nnscaler compile recipes/llama3.lua preset=8b pas_policy=tp compute_config.runtime_ngpus=4
 local nnscaler = require 'nnscaler'
@@ -14,6 +15,7 @@ local presets = {
     batch = 4, steps = 200 },
   small = { sizes = { layers = 6, heads = 6, kv_heads = 2, width = 192, hidden = 512, block = 128 },
     batch = 12, steps = 2000 },
+  mini = { sizes = Llama.configs.mini, batch = 4, steps = 1000 },
   ['1b'] = { sizes = Llama.configs['llama3.2-1b'], batch = 1, steps = 1 },
   ['8b'] = { sizes = Llama.configs['llama3-8b'], batch = 1, steps = 1 },
   ['70b'] = { sizes = Llama.configs['llama3-70b'], batch = 1, steps = 1 },
@@ -22,7 +24,7 @@ local presets = {
 
 local preset = presets[nnscaler.params {
   preset = { 'tiny', 'size of the model and of the run',
-    choices = { 'tiny', 'small', '1b', '8b', '70b', '405b' } },
+    choices = { 'tiny', 'small', 'mini', '1b', '8b', '70b', '405b' } },
 }.preset]
 
 local sizes = {}
@@ -32,7 +34,7 @@ for _, key in ipairs { 'vocab', 'layers', 'heads', 'kv_heads', 'width', 'hidden'
 end
 
 local p = nnscaler.params {
-  data = { nnscaler.data.shakespeare, 'text file that the presets tiny and small learn, or a '
+  data = { nnscaler.data.shakespeare, 'text file that the presets tiny, small and mini learn, or a '
     .. 'folder of tokens' },
   from = { '', 'model folder of Hugging Face to go on from, in place of the preset' },
   layers = { sizes.layers, 'number of blocks', min = 1 },

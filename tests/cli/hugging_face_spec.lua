@@ -74,6 +74,18 @@ describe('from texts to a model folder', function()
       run(recipe .. ('from=%s/tests/lua/hugging_face/llama'):format(here), 1))
   end)
 
+  it('trains the preset mini on such tokens, and plans 8b for them', function()
+    local said = run(('run %s/recipes/llama3.lua preset=mini data=tokens block=16 -n 2 threads=1 '
+      .. 'pas_policy=megatron compute_config.plan_ngpus=2 max_train_steps=2 max_val_steps=1 '
+      .. 'checkpoint.no_save=true enable_progress_bar=false'):format(here))
+    assert.matches('Parameters: 1,584,384', said)
+    said = run(('compile %s/configs/llama3_8b.yaml vars.data=tokens vars.block=16 vars.devices=4 '
+      .. 'compute_config.runtime_ngpus=4 dataset.args.validation=0.1'):format(here))
+    assert.matches('4 programs written', said)
+    -- of 8.03 billion weights in bfloat16 a fourth (2^30 bytes)
+    assert.matches('weights 3%.7 GB', said)
+  end)
+
   it('says what it cannot write', function()
     assert.matches("'exported' is there already; expected a folder to make",
       run('checkpoint export checkpoints/last exported', 2))

@@ -38,7 +38,7 @@ local function same_bits(a, b)
   return a.dtype == 'bfloat16' and T.equal(bits(a), bits(b)) or T.equal(a, b)
 end
 
-for _, name in ipairs { 'llama', 'llama31', 'qwen2', 'gpt2' } do
+for _, name in ipairs { 'llama', 'llama31', 'longrope', 'qwen2', 'gpt2' } do
   describe('a folder with ' .. name, function()
     local expected = C.read_safetensors(given .. name .. '/expected_logits.bin')
 
@@ -84,6 +84,18 @@ describe('from_pretrained', function()
     local logits = logits_of(load(folder, { block = 8 }), expected:read('ids'):narrow(1, 0, 8))
     local first = expected:read('logits'):narrow(1, 0, 8)
     assert.is_true((logits - first):abs():max():item() <= 1e-5)
+  end)
+
+  it('turns texts within the original length as LongRoPE does short ones', function()
+    local expected = C.read_safetensors(given .. 'longrope/expected_logits.bin')
+    local ids = expected:read('ids'):narrow(1, 0, 12)
+    local short = expected:read 'short_logits'
+    for _, block in ipairs { 32, 12 } do -- with the table of long texts, and without it
+      local model = load(given .. 'longrope', { dtype = 'float32', block = block })
+      assert.is_true((logits_of(model, ids) - short):abs():max():item() <= 1e-5)
+    end
+    local long = expected:read('logits'):narrow(1, 0, 12)
+    assert.is_true((long - short):abs():max():item() > 1e-2)
   end)
 
   it('refuses a dtype that is none of weights', function()
@@ -145,8 +157,8 @@ describe('from_pretrained', function()
       refused('llama', { model_type = 'mistral', sliding_window = 8 }))
     assert.matches('rope_parameters is {.*}; expected all of a head to be turned',
       refused('llama', { rope_parameters = { partial_rotary_factor = 0.5 } }))
-    assert.matches('rope_parameters is {.*yarn.*}; expected rope_type default, linear or llama3',
-      refused('llama', { rope_parameters = { rope_type = 'yarn' } }))
+    assert.matches('rope_parameters is {.*yarn.*}; expected rope_type default, linear, llama3 or '
+      .. 'longrope', refused('llama', { rope_parameters = { rope_type = 'yarn' } }))
     assert.matches('vocab_size is 2.5; expected an integer', refused('llama', { vocab_size = 2.5 }))
     assert.matches('rms_norm_eps is x; expected a number', refused('llama', { rms_norm_eps = 'x' }))
     assert.matches('tie_word_embeddings is 3; expected true or false',

@@ -20,13 +20,20 @@ local function rotary(c)
   local theta = told.rope_theta or c.values.rope_theta or 10000
   local kind = told.rope_type or told.type or 'default'
   if kind == 'default' then return theta, nil end
-  if kind ~= 'llama3' and kind ~= 'linear' then
+  if kind ~= 'llama3' and kind ~= 'linear' and kind ~= 'longrope' then
     c:refuse(c.values.rope_parameters and 'rope_parameters' or 'rope_scaling',
-      'rope_type default, linear or llama3')
+      'rope_type default, linear, llama3 or longrope')
   end
-  return theta, { type = kind, factor = told.factor, low_freq_factor = told.low_freq_factor,
-    high_freq_factor = told.high_freq_factor,
-    original = told.original_max_position_embeddings }
+  local original = told.original_max_position_embeddings
+    or c.values.original_max_position_embeddings
+  local factor = told.factor
+  if kind == 'longrope' and factor == nil and type(original) == 'number' and original > 0 then
+    factor = c:integer 'max_position_embeddings' / original
+  end
+  return theta, { type = kind, factor = factor, low_freq_factor = told.low_freq_factor,
+    high_freq_factor = told.high_freq_factor, original = original,
+    short_factor = told.short_factor, long_factor = told.long_factor,
+    attention_factor = told.attention_factor }
 end
 
 --- What the Lua model is made with.
@@ -66,7 +73,8 @@ function M.config(a)
   local function rope(theta)
     return { rope_type = s.type or 'default', rope_theta = theta, factor = s.factor,
       low_freq_factor = s.low_freq_factor, high_freq_factor = s.high_freq_factor,
-      original_max_position_embeddings = s.original }
+      original_max_position_embeddings = s.original, short_factor = s.short_factor,
+      long_factor = s.long_factor, attention_factor = s.attention_factor }
   end
   return {
     model_type = a.qkv_bias and 'qwen2' or 'llama', vocab_size = a.vocab,

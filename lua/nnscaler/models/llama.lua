@@ -2,67 +2,16 @@
 --- with biases of query, key and value it is Qwen 2. The architecture only; names of parameters are
 --- those of the family on Hugging Face.
 local F = require 'nnscaler.functional'
-local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
 local check = require 'nnscaler.nn.check'
 local fail = require 'nnscaler.fail'
 local language = require 'nnscaler.models.language'
 local nn = require 'nnscaler.nn'
+local rope = require 'nnscaler.models.rope'
 
 local function linear(a, inputs, outputs, bias)
   return nn.Linear(inputs, outputs,
     { bias = bias or false, init = nn.init.normal(0, a.std), bias_init = nn.init.zeros() })
-end
-
--- Factors of the rotary frequencies, from the fastest: a model that was trained on `original`
--- tokens reaches further when slow turns are made slower. "linear" slows all of them; "llama3"
--- (Llama 3.1) those with fewer than low_freq_factor turns in `original`, and between
--- low_freq_factor and high_freq_factor turns by a share.
-local function slowed(a)
-  local s, factors = a.rope_scaling, {}
-  for i = 0, a.head_dim / 2 - 1 do
-    local share = 0 -- of the frequency that is kept
-    if s.type == 'llama3' then
-      local turns = s.original * a.theta ^ (-2 * i / a.head_dim) / (2 * math.pi)
-      share = (turns - s.low_freq_factor) / (s.high_freq_factor - s.low_freq_factor)
-      share = math.max(0, math.min(1, share))
-    end
-    factors[i + 1] = (1 - share) / s.factor + share
-  end
-  return T.tensor(factors, { dtype = 'float64' })
-end
-
-local function check_scaling(area, s)
-  check.one_of(area, 'rope_scaling.type', s.type, { 'linear', 'llama3' })
-  local wanted = s.type == 'linear' and { 'factor' }
-    or { 'factor', 'low_freq_factor', 'high_freq_factor', 'original' }
-  for _, name in ipairs(wanted) do
-    if type(s[name]) ~= 'number' or s[name] <= 0 then
-      fail('usage', area, ('rope_scaling.%s = %s; expected a number above 0'):format(name,
-        tostring(s[name])))
-    end
-  end
-  if s.type == 'llama3' and s.high_freq_factor <= s.low_freq_factor then
-    fail('usage', area, ('rope_scaling.high_freq_factor = %g; expected more than low_freq_factor = '
-      .. '%g'):format(s.high_freq_factor, s.low_freq_factor))
-  end
-end
-
--- cos and sin of position × frequency, [block, head_dim]: the two halves of a row are equal.
-local function angles(a, f)
-  return function()
-    local steps = T.arange(0, a.head_dim, 2, { dtype = 'float64' })
-    local frequency = (steps * (-math.log(a.theta) / a.head_dim)):exp()
-    if a.rope_scaling then frequency = frequency * slowed(a) end
-    local half = T.arange(a.block, { dtype = 'float64' }):unsqueeze(1) * frequency
-    return f(aten.cat({ half, half }, -1))
-  end
-end
-
--- Rotary embedding: element i and i + head_dim/2 of a head are turned by the position's angle.
-local function rotate(x, cos, sin)
-  local left, right = unpack(x:chunk(2, -1))
-  return x * cos + aten.cat({ -right, left }, -1) * sin
 end
 
 local Attention = nn.class 'Attention'
@@ -80,10 +29,9 @@ function Attention:forward(x, rotary)
   local function heads(y, count)
     return y:view { batch, time, count, self.head_dim }:transpose(1, 2)
   end
-  local cos, sin = rotary.cos, rotary.sin
-  if time < cos.shape[1] then cos, sin = cos:narrow(0, 0, time), sin:narrow(0, 0, time) end
-  local q = rotate(heads(self.q_proj(x), self.heads), cos, sin)
-  local k = rotate(heads(self.k_proj(x), self.kv_heads), cos, sin)
+  local cos, sin = rotary:tables(time)
+  local q = rope.rotate(heads(self.q_proj(x), self.heads), cos, sin)
+  local k = rope.rotate(heads(self.k_proj(x), self.kv_heads), cos, sin)
   local v = heads(self.v_proj(x), self.kv_heads)
   local y = aten.scaled_dot_product_attention(q, k, v,
     { is_causal = true, enable_gqa = self.kv_heads ~= self.heads })
@@ -114,20 +62,11 @@ function Layer:forward(x, rotary)
   return x + self.mlp(self.post_attention_layernorm(x))
 end
 
--- Holds the tables of angles; the layers read them.
-local Rotary = nn.class 'Rotary'
-
-function Rotary:init(a)
-  local shape = { a.block, a.head_dim }
-  self:register_buffer('cos', angles(a, T.cos), { shape = shape, persistent = false })
-  self:register_buffer('sin', angles(a, T.sin), { shape = shape, persistent = false })
-end
-
 local Body = nn.class 'Body'
 
 function Body:init(a)
   self.embed_tokens = nn.Embedding(a.vocab, a.width, { init = nn.init.normal(0, a.std) })
-  self.rotary_emb = Rotary(a)
+  self.rotary_emb = rope.Rotary(a)
   self.layers = nn.ModuleList()
   for _ = 1, a.layers do self.layers:append(Layer(a)) end
   self.norm = nn.RMSNorm(a.width, { eps = a.eps })
@@ -143,8 +82,11 @@ end
 local Llama = nn.class 'Llama'
 Llama.forward_arg_names = { 'x', 'y' }
 
---- Sizes by name; `block` is the longest text that the model was made for.
+--- Sizes by name; `block` is the longest text that the model was made for. `mini` takes the
+--- vocabulary of its data.
 Llama.configs = {
+  mini = { layers = 4, heads = 8, kv_heads = 4, width = 256, hidden = 704, block = 256,
+    theta = 500000 },
   ['llama2-7b'] = { vocab = 32000, layers = 32, heads = 32, width = 4096, hidden = 11008,
     block = 4096, theta = 10000 },
   ['llama3.2-1b'] = { vocab = 128256, layers = 16, heads = 32, kv_heads = 8, width = 2048,
@@ -161,8 +103,10 @@ Llama.configs = {
 
 ---@param a { vocab: integer, layers: integer, heads: integer, width: integer, hidden: integer,
 ---   block: integer, kv_heads?: integer, head_dim?: integer, theta?: number, eps?: number,
----   std?: number, tied?: boolean, qkv_bias?: boolean, rope_scaling?: { type: 'linear'|'llama3',
----   factor: number, low_freq_factor?: number, high_freq_factor?: number, original?: integer } }
+---   std?: number, tied?: boolean, qkv_bias?: boolean, rope_scaling?: { type:
+---   'linear'|'llama3'|'longrope', factor?: number, low_freq_factor?: number,
+---   high_freq_factor?: number, original?: integer, short_factor?: number[],
+---   long_factor?: number[], attention_factor?: number } }
 ---   hidden: inner width of the feed-forward part; block:
 ---   the longest text, in tokens; theta: base of the rotary frequencies; std: of the first weights;
 ---   tied: the output layer uses the token embedding; qkv_bias: query, key and value have biases;
@@ -189,7 +133,7 @@ function Llama:init(a)
     fail('usage', area, ('head_dim = %d; expected an even number: pairs are turned'):format(
       a.head_dim))
   end
-  if a.rope_scaling then check_scaling(area, a.rope_scaling) end
+  if a.rope_scaling then rope.check(area, a) end
   self.block, self.vocab, self.arguments = a.block, a.vocab, a
   self.model = Body(a)
   self.lm_head = linear(a, a.width, a.vocab)

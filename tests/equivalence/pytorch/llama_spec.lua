@@ -58,5 +58,20 @@ describe('LLaMA equals PyTorch', function()
     refused({ kv_heads = 3 }, '3 key and value heads do not divide 4 query heads')
     refused({ heads = 3 }, '3 heads do not divide width 16')
     refused({ head_dim = 3 }, 'head_dim = 3; expected an even number')
+    local function scaling(change, message)
+      local s = { type = 'longrope', original = 2, short_factor = { 1, 1 }, long_factor = { 1, 2 } }
+      for key, value in pairs(change) do s[key] = value or nil end
+      refused({ rope_scaling = s }, message)
+    end
+    refused({ rope_scaling = 3 }, 'rope_scaling = 3; expected a table with a type')
+    scaling({ type = 'yarn' }, "rope_scaling.type = 'yarn'; expected")
+    scaling({ original = 0 }, 'rope_scaling.original = 0; expected a number above 0')
+    scaling({ long_factor = false }, 'long_factor has no list; expected 2 numbers, half of')
+    scaling({ short_factor = { 1 } }, 'rope_scaling.short_factor has 1 numbers; expected 2 numbers')
+    scaling({ short_factor = { 1, 0 } }, 'rope_scaling.short_factor%[2%] = 0; expected')
+    scaling({ attention_factor = -1 }, 'rope_scaling.attention_factor = %-1; expected')
+    scaling({ type = 'linear' }, 'rope_scaling.factor = nil; expected')
+    scaling({ type = 'llama3', factor = 2, low_freq_factor = 4, high_freq_factor = 4 },
+      'rope_scaling.high_freq_factor = 4; expected more than low_freq_factor = 4')
   end)
 end)
