@@ -1,15 +1,18 @@
 --- Models of text whose sizes fit no number of ranks train as on one device: 8 query heads with 2
 --- and 1 key heads, vocabularies of 257 and 50,257 in parts, texts of 7 and 33 tokens in parts, with one
---- target in all too.
+--- target in all too; the loss of whole logits and in chunks.
 local on_ranks = require 'tests.equivalence.support.on_ranks'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 
 local by_length = 'tests.equivalence.plans.length_policy'
 local heads = { 'key heads 1', 'key heads 2' }
-local odd = { 'vocabulary 257', 'vocabulary 257, tied' }
-local large = { 'vocabulary 50257', 'vocabulary 50257, tied' }
-local short = { 'length 7', 'length 7, one target' }
-local long = { 'length 33', 'length 33, one target' }
+local odd = { 'vocabulary 257', 'vocabulary 257, tied', 'vocabulary 257, chunks',
+  'vocabulary 257, tied, chunks' }
+local large = { 'vocabulary 50257', 'vocabulary 50257, tied', 'vocabulary 50257, chunks',
+  'vocabulary 50257, tied, chunks' }
+local even = { 'vocabulary 256, tied, chunks', 'vocabulary 256, chunks', 'vocabulary 256, each' }
+local short = { 'length 7', 'length 7, one target', 'length 7, chunks' }
+local long = { 'length 33', 'length 33, one target', 'length 33, chunks' }
 
 -- cuts: fewest operators that the plan has to cut.
 local plans = {
@@ -17,6 +20,11 @@ local plans = {
   { of = heads, policy = 'tp', ranks = 4, config = { seed = 2, uneven = true }, cuts = 20 },
   -- The attention of 2 key heads stays whole: half a key head is none.
   { of = heads, policy = 'megatron', ranks = 4, cuts = 9 },
+  { of = even, policy = 'megatron', ranks = 2, cuts = 17 },
+  { of = even, policy = 'megatron', ranks = 4, cuts = 17 },
+  { of = even, policy = 'pp', ranks = 2, cuts = 0 },
+  { of = even, policy = 'fsdp', ranks = 2, plan = 1, cuts = 0 },
+  { of = even, policy = 'tp', ranks = 4, config = { seed = 5 }, cuts = 15 },
 }
 for _, ranks in ipairs { 2, 4 } do
   for length, models in sorted_pairs { [7] = short, [33] = long, [257] = odd, [50257] = large } do
@@ -34,7 +42,7 @@ for _, plan in ipairs(plans) do
     setup(function()
       local cells = {}
       for i, model in ipairs(plan.of) do
-        cells[i] = { model = model, policy = plan.policy, plan = plan.ranks, ranks = plan.ranks,
+        cells[i] = { model = model, policy = plan.policy, plan = plan.plan or plan.ranks, ranks = plan.ranks,
           micro = 2, config = plan.config }
       end
       found = on_ranks(plan.ranks, 'tests.equivalence.plans.hidden_rank',
