@@ -2,6 +2,7 @@
 -- and the run ends with the curve of one that nobody disturbed, bit for bit.
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
+local launchers = require 'tests.cli.support.launchers'
 local shell = require 'tests.cli.support.shell'
 local training = require 'tests.cli.support.training'
 
@@ -40,6 +41,17 @@ describe('restarts', function()
     local a = checkpoint.open(checkpoint.resolve('last', runs.folder .. '/whole'))
     local b = checkpoint.open(checkpoint.resolve('last', runs.folder .. '/killed'))
     for _, name in ipairs(a:names()) do assert.is_true(a:read(name):equal(b:read(name)), name) end
+  end)
+
+  it('of torchrun go on from the last checkpoint', function()
+    if base.file_exists(launchers.venv .. '/bin/torchrun') ~= 'file' then
+      return pending 'no torchrun'
+    end
+    local out, code = launchers.run('torchrun that starts again once', 2, runs.arguments(
+      'torchrun', every .. 'checkpoint.resume_from=last at=7 once=' .. runs.folder .. '/twice'))
+    assert.equal(0, code, out)
+    assert.matches('Resumed from [^\n]*torchrun/0000%-0006 after 6 steps', out)
+    assert.same(curve 'whole', curve 'torchrun')
   end)
 
   it('are as many as were asked for, and take no checkpoint of another run', function()

@@ -4,6 +4,7 @@ local base = require 'nnscaler._C.base'
 local launchers = require 'tests.cli.support.launchers'
 local shell = require 'tests.cli.support.shell'
 local sorted = require 'nnscaler.sorted'
+local training = require 'tests.cli.support.training'
 
 local folder, remove = shell.folder()
 
@@ -20,13 +21,7 @@ local function recipe(name, changes, more)
     path, folder, name, folder, name, more or '')
 end
 
-local function rows(name)
-  local list = {}
-  for line in base.file_read(('%s/%s.jsonl'):format(folder, name)):gmatch '[^\n]+' do
-    list[#list + 1] = base.json_decode(line)
-  end
-  return list
-end
+local function rows(name) return training.metrics(('%s/%s.jsonl'):format(folder, name)) end
 
 describe('a trainer on several ranks', function()
   teardown(remove)

@@ -121,13 +121,19 @@ local function show_folder(saved)
     count, grouped(total), size(bytes), states, size(state_bytes)))
 end
 
-local function write_folder(opts)
+-- The checkpoint that an action reads whole and writes to a folder.
+local function open_for(opts, action)
   if not opts.folder then
-    fail('usage', 'cli.checkpoint', 'export needs the folder to write',
-      'nnscaler checkpoint export CHECKPOINT FOLDER')
+    fail('usage', 'cli.checkpoint', ('%s needs the folder to write'):format(action),
+      ('nnscaler checkpoint %s CHECKPOINT FOLDER'):format(action))
   end
   local saved = checkpoint.open(checkpoint.resolve(opts.checkpoint))
   saved:check()
+  return saved
+end
+
+local function write_folder(opts)
+  local saved = open_for(opts, 'export')
   local vocabulary = saved.state.vocabulary or {}
   local written = export.write(opts.folder, {
     model = saved_model.make(saved), dtype = opts.dtype, shard_bytes = opts.shard_mib
@@ -142,12 +148,7 @@ end
 
 -- Whole tensors of a checkpoint, as it is saved.
 local function merge(opts)
-  if not opts.folder then
-    fail('usage', 'cli.checkpoint', 'merge needs the folder to write',
-      'nnscaler checkpoint merge CHECKPOINT FOLDER')
-  end
-  local saved = checkpoint.open(checkpoint.resolve(opts.checkpoint))
-  saved:check()
+  local saved = open_for(opts, 'merge')
   local contents = { epoch = saved.epoch, step = saved.step, state = saved.state, weights = {},
     optimizer = saved:optimizer(), aliases = {} }
   for i, name in ipairs(saved:names()) do

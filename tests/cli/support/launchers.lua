@@ -47,6 +47,10 @@ M.by_name = {
     return (kTorchrun .. ' --standalone --nproc-per-node %d %s'):format(seconds, n,
       command(arguments))
   end,
+  ['torchrun that starts again once'] = function(n, arguments, seconds)
+    return (kTorchrun .. ' --standalone --max-restarts 1 --nproc-per-node %d %s'):format(seconds,
+      n, command(arguments))
+  end,
   ['torchrun of two nodes'] = function(n, arguments, seconds)
     local agent = (kTorchrun:gsub('timeout %%d ', '')
       .. ' --nnodes=2 --nproc-per-node %d --rdzv-backend=c10d --rdzv-endpoint=127.0.0.1:%d '

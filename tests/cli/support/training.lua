@@ -11,6 +11,15 @@ local M = {}
 ---@field rows fun(name: string): table[] its metrics, a row a step
 ---@field remove fun()
 
+--- Rows of a file of metrics.
+---@param path string
+---@return table[]
+function M.metrics(path)
+  local list = {}
+  for line in base.file_read(path):gmatch '[^\n]+' do list[#list + 1] = base.json_decode(line) end
+  return list
+end
+
 --- Keeps checkpoints, programs and metrics of runs of a job in a folder of its own.
 ---@param job string recipe and parameters
 ---@return Training
@@ -21,13 +30,7 @@ function M.new(job)
     return ('run %s checkpoint.save_dir=%s gen_savedir=%s.gen --metrics %s.jsonl %s')
       :format(job, at, at, at, more)
   end
-  local function rows(name)
-    local list = {}
-    for line in base.file_read(('%s/%s.jsonl'):format(folder, name)):gmatch '[^\n]+' do
-      list[#list + 1] = base.json_decode(line)
-    end
-    return list
-  end
+  local function rows(name) return M.metrics(('%s/%s.jsonl'):format(folder, name)) end
   return { folder = folder, arguments = arguments, rows = rows, remove = remove }
 end
 
