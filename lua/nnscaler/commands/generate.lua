@@ -81,16 +81,24 @@ local function sample(logits, opts, generator)
   return logits:softmax(-1):multinomial(1, { generator = generator }):item()
 end
 
--- Logits of the token that follows, float64[vocab].
-local function following(model, ids)
-  local first = model.block and math.max(1, #ids - model.block + 1) or 1
-  local x = T.tensor({ { unpack(ids, first) } }, { dtype = 'int64' })
-  local _, logits = model(x)
-  if type(logits) ~= 'userdata' then
-    fail('model', 'generate.forward', ('forward without targets returned a %s second; expected the '
-      .. 'logits'):format(type(logits)))
+-- Returns a function that gives the logits of the token that follows on a text, float64[vocab].
+-- Each call gets the text of the call before and more.
+local function reader(model)
+  local cache
+  return function(ids)
+    local first = model.block and math.max(1, #ids - model.block + 1) or 1
+    if model.new_cache and (not cache or #ids > cache.capacity) then
+      cache = model:new_cache(#ids) -- nothing: the text has left the window, so positions move
+    end
+    if cache then first = cache.length + 1 end
+    local x = T.tensor({ { unpack(ids, first) } }, { dtype = 'int64' })
+    local _, logits = model(cache and { x = x, cache = cache } or x)
+    if type(logits) ~= 'userdata' then
+      fail('model', 'generate.forward', ('forward without targets returned a %s second; expected '
+        .. 'the logits'):format(type(logits)))
+    end
+    return logits[0][-1]:to 'float64'
   end
-  return logits[0][-1]:to 'float64'
 end
 
 local function check(opts)
@@ -119,10 +127,10 @@ function M.sample(model, vocabulary, opts, write)
     fail('usage', 'generate.prompt', 'the prompt is empty; expected at least one character')
   end
   write(code:decode(ids))
-  local generator = T.generator(opts.seed)
+  local generator, following = T.generator(opts.seed), reader(model)
   T.no_grad(function()
     for _ = 1, opts.tokens do
-      local id = sample(following(model, ids), opts, generator)
+      local id = sample(following(ids), opts, generator)
       ids[#ids + 1] = id
       write(code:decode { id })
     end

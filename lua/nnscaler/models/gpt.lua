@@ -25,14 +25,14 @@ function Attention:init(a)
   self.resid_dropout = nn.Dropout(a.dropout)
 end
 
-function Attention:forward(x)
+function Attention:forward(x, cache)
   local batch, time, width = unpack(x.shape)
   local parts = { self.c_attn(x) }
   for i, part in ipairs(parts) do
     parts[i] = part:view { batch, time, self.heads, width / self.heads }:transpose(1, 2)
   end
   local q, k, v = unpack(parts)
-  local y = aten.scaled_dot_product_attention(q, k, v,
+  local y = cache and cache:attend(q, k, v) or aten.scaled_dot_product_attention(q, k, v,
     { is_causal = true, dropout_p = self.training and self.dropout or 0 })
   y = self.c_proj(y:transpose(1, 2):reshape { batch, time, width })
   return self.resid_dropout(y)
@@ -62,8 +62,8 @@ function Block:init(a)
   self.mlp = MLP(a)
 end
 
-function Block:forward(x)
-  x = x + self.attn(self.ln_1(x))
+function Block:forward(x, cache)
+  x = x + self.attn(self.ln_1(x), cache)
   return x + self.mlp(self.ln_2(x))
 end
 
@@ -99,11 +99,13 @@ function GPT:init(a)
   self.loss = nn.CrossEntropy()
 end
 
-GPT.forward = language.forward('models.gpt', function(self, x, time)
+GPT.forward = language.forward('models.gpt', function(self, x, time, cache)
   local t = self.transformer
-  local hidden = t.drop(t.wte(x) + t.wpe.weight:narrow(0, 0, time))
-  for _, block in ipairs(t.h) do hidden = block(hidden) end
+  local first = cache and cache.length or 0
+  local hidden = t.drop(t.wte(x) + t.wpe.weight:narrow(0, first, time))
+  for i, block in ipairs(t.h) do hidden = block(hidden, cache and cache:layer(i)) end
   return self.lm_head(t.ln_f(hidden))
 end)
+GPT.new_cache = language.new_cache
 
 return GPT

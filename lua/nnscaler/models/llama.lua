@@ -24,16 +24,16 @@ function Attention:init(a)
   self.o_proj = linear(a, a.heads * a.head_dim, a.width)
 end
 
-function Attention:forward(x, rotary)
+function Attention:forward(x, rotary, cache)
   local batch, time = unpack(x.shape)
   local function heads(y, count)
     return y:view { batch, time, count, self.head_dim }:transpose(1, 2)
   end
-  local cos, sin = rotary:tables(time)
+  local cos, sin = rotary:tables(time, cache and cache:first())
   local q = rope.rotate(heads(self.q_proj(x), self.heads), cos, sin)
   local k = rope.rotate(heads(self.k_proj(x), self.kv_heads), cos, sin)
   local v = heads(self.v_proj(x), self.kv_heads)
-  local y = aten.scaled_dot_product_attention(q, k, v,
+  local y = cache and cache:attend(q, k, v) or aten.scaled_dot_product_attention(q, k, v,
     { is_causal = true, enable_gqa = self.kv_heads ~= self.heads })
   return self.o_proj(y:transpose(1, 2):reshape { batch, time, self.heads * self.head_dim })
 end
@@ -57,8 +57,8 @@ function Layer:init(a)
   self.mlp = MLP(a)
 end
 
-function Layer:forward(x, rotary)
-  x = x + self.self_attn(self.input_layernorm(x), rotary)
+function Layer:forward(x, rotary, cache)
+  x = x + self.self_attn(self.input_layernorm(x), rotary, cache)
   return x + self.mlp(self.post_attention_layernorm(x))
 end
 
@@ -72,9 +72,11 @@ function Body:init(a)
   self.norm = nn.RMSNorm(a.width, { eps = a.eps })
 end
 
-function Body:forward(x)
+function Body:forward(x, cache)
   local hidden = self.embed_tokens(x)
-  for _, layer in ipairs(self.layers) do hidden = layer(hidden, self.rotary_emb) end
+  for i, layer in ipairs(self.layers) do
+    hidden = layer(hidden, self.rotary_emb, cache and cache:layer(i))
+  end
   return self.norm(hidden)
 end
 
@@ -136,13 +138,15 @@ function Llama:init(a)
   if a.rope_scaling then rope.check(area, a) end
   self.block, self.vocab, self.arguments = a.block, a.vocab, a
   self.model = Body(a)
+  self.short_block = self.model.rotary_emb.short
   self.lm_head = linear(a, a.width, a.vocab)
   if a.tied then self.lm_head.weight = self.model.embed_tokens.weight end
   self.loss = nn.CrossEntropy()
 end
 
-Llama.forward = language.forward('models.llama', function(self, x)
-  return self.lm_head(self.model(x))
+Llama.forward = language.forward('models.llama', function(self, x, _, cache)
+  return self.lm_head(self.model(x, cache))
 end)
+Llama.new_cache = language.new_cache
 
 return Llama

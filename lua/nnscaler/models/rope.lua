@@ -120,13 +120,15 @@ function Rotary:init(a)
   if a.block > s.original then register(self, '', a, a.block, s.long_factor) end
 end
 
---- cos and sin of a text's positions, [time, head_dim].
----@param time integer length of the text
+--- cos and sin of positions, [time, head_dim].
+---@param time integer how many, up to the end of the text
+---@param first? integer the first of them, 0 by default
 ---@return nnscaler.Tensor cos, nnscaler.Tensor sin
-function Rotary:tables(time)
+function Rotary:tables(time, first)
+  first = first or 0
   local cos, sin = self.cos, self.sin
-  if self.short and time <= self.short then cos, sin = self.short_cos, self.short_sin end
-  if time < cos.shape[1] then cos, sin = cos:narrow(0, 0, time), sin:narrow(0, 0, time) end
+  if self.short and first + time <= self.short then cos, sin = self.short_cos, self.short_sin end
+  if time < cos.shape[1] then cos, sin = cos:narrow(0, first, time), sin:narrow(0, first, time) end
   return cos, sin
 end
 

@@ -23,19 +23,36 @@ class Block(nn.Module):
         self.widen = nn.Linear(width, 4 * width, bias=False)
         self.narrow = nn.Linear(4 * width, width, bias=False)
 
-    def attend(self, x):
+    def attend(self, x, cache=None):
         batch, length, width = x.shape
         heads = self.qkv(x).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = heads.permute(2, 0, 3, 1, 4)
-        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=True)
+        if cache is not None:
+            k, v = cache.append(k, v)
+        # A single query behind all keys sees them all.
+        y = F.scaled_dot_product_attention(q, k, v, dropout_p=self.dropout, is_causal=length > 1)
         return self.merge(y.transpose(1, 2).reshape(batch, length, width))
 
     def dropped(self, x):
         return F.dropout(x, self.dropout) if self.dropout else x
 
-    def forward(self, x):
-        x = x + self.dropped(self.attend(self.norm_1(x)))
+    def forward(self, x, cache=None):
+        x = x + self.dropped(self.attend(self.norm_1(x), cache))
         return x + self.dropped(self.narrow(F.gelu(self.widen(self.norm_2(x)))))
+
+
+class Cache:
+    """Keys and values of one block, for the tokens of a text that goes on."""
+
+    def __init__(self, heads, block, width):
+        self.keys, self.values = torch.empty(1, heads, block, width), torch.empty(1, heads, block, width)
+        self.length = 0
+
+    def append(self, k, v):
+        first, self.length = self.length, self.length + k.shape[2]
+        self.keys[:, :, first : self.length] = k
+        self.values[:, :, first : self.length] = v
+        return self.keys[:, :, : self.length], self.values[:, :, : self.length]
 
 
 class GPT(nn.Module):
@@ -59,12 +76,13 @@ class GPT(nn.Module):
         if self.begins and self.ends:
             self.head.weight = self.tokens.weight
 
-    def forward(self, x):
+    def forward(self, x, caches=None):
         if self.begins:
-            x = self.tokens(x) + self.places.weight[: x.shape[1]]
+            first = caches[0].length if caches else 0
+            x = self.tokens(x) + self.places.weight[first : first + x.shape[1]]
             x = F.dropout(x, self.dropout) if self.dropout else x
-        for block in self.blocks:
-            x = block(x)
+        for i, block in enumerate(self.blocks):
+            x = block(x, caches[i] if caches else None)
         return self.head(self.norm(x)) if self.ends else x
 
 
