@@ -21,6 +21,7 @@ local Skeleton = {}
 ---@field step? boolean whether the step of the optimizer stands in it; true by default
 ---@field set_mb? number MiB of gradients that are summed together at most, 25 by default
 ---@field rank? integer 0 by default
+---@field sights? boolean whether to keep what `Skeleton:seen` tells
 
 ---@class nnscaler.ProgramTensor
 ---@field name string
@@ -162,6 +163,11 @@ function Program:segments() end
 ---@return integer micro_batches of which that is
 function Program:schedule() end
 
+--- The calls of a segment, in the order in which they run.
+---@param segment string its name
+---@return { op: string, place: string }[] place: in the model ('gpt.lua:12'), '' where nowhere
+function Program:calls(segment) end
+
 --- How values change their layout.
 ---@return integer all adapters
 ---@return integer paired those of one call whose mirror in backward is one call
@@ -215,6 +221,30 @@ function Skeleton:memory(rank) end
 ---@param rank? integer 0 by default
 ---@return nnscaler.SentTraffic[]
 function Skeleton:traffic(rank) end
+
+--- The graph whose values `seen` numbers.
+---@return nnscaler.Graph
+function Skeleton:graph() end
+
+---@class nnscaler.Sight what a result of a call is of the graph
+---@field value integer
+---@field gradient boolean whether it is of the gradient of the value
+---@field reader integer node that has the value in this form, or gives this addend of the gradient;
+---  -1: the value as it is made, or all of its gradient
+---@field node integer that the call comes from
+---@field segment string
+---@field call integer in the order of `Program:calls`, from 1
+---@field out integer which result, from 1
+---@field layout string how all ranks have it
+---@field start integer[] of this rank's part
+---@field shape integer[]
+---@field addend integer from 0
+---@field addends integer of how many the value is the sum
+
+--- What the calls of a rank make of the graph; empty unless the skeleton was asked for sights.
+---@param rank? integer 0 by default
+---@return nnscaler.Sight[]
+function Skeleton:seen(rank) end
 
 --- What a step of the plan costs on hardware.
 ---@param plan nnscaler.Plan that the skeleton is of

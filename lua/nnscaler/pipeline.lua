@@ -19,6 +19,7 @@ local M = {}
 ---@field source nnscaler.Source
 ---@field options nnscaler.Options
 ---@field plan userdata|nil nnscaler.Plan, from the first training graph on; nil: one whole device
+---@field sights? boolean whether somebody wants to know what slots hold (`seen`)
 ---@field first_graph userdata|nil the graph that the plan was made for: weights rest in its homes
 local Pipeline = {}
 Pipeline.__index = Pipeline
@@ -192,7 +193,8 @@ function Pipeline:skeleton(graph, plan)
   if known and known.graph == graph and known.plan == plan then return known.skeleton end
   local function make(of, under, step, first)
     return lower.skeleton(of, { device = self.options.device, plan = under, first = first,
-      step = step, set_mb = self.options.bucket_cap_mb, embedded = self.options.embedded })
+      step = step, set_mb = self.options.bucket_cap_mb, embedded = self.options.embedded,
+      sights = self.sights })
   end
   local skeleton
   if not plan then
@@ -206,6 +208,16 @@ function Pipeline:skeleton(graph, plan)
   end
   self.last = { graph = graph, plan = plan, skeleton = skeleton }
   return skeleton
+end
+
+--- What the slots of a rank hold of a graph, in runs that are looked at.
+---@param graph userdata
+---@param plan userdata|nil of the graph
+---@return nnscaler.Sight[]
+---@return userdata graph whose values they number
+function Pipeline:seen(graph, plan)
+  local skeleton = self:skeleton(graph, plan)
+  return skeleton:seen(self.rank), skeleton:graph()
 end
 
 --- Plan → Program of a rank.

@@ -108,6 +108,27 @@ int segments(lua_State* L) {
   lua_setfield(L, -2, "tags");
   return 1;
 }
+// List of { op =, place = (where it stands in the model, '' where nowhere) } of the calls of a
+// segment, in the order in which they run.
+int calls(lua_State* L) {  // (program, name of the segment)
+  const std::string name = script::check_string(L, 2);
+  for (const lower::Segment& segment : program(L).segments) {
+    if (segment.name != name) continue;
+    lua_newtable(L);
+    int n = 0;
+    for (const lower::Instr& instr : segment.instrs) {
+      if (instr.kind != lower::InstrKind::call) continue;
+      lua_createtable(L, 0, 2);
+      push_string(L, instr.op);
+      lua_setfield(L, -2, "op");
+      push_string(L, instr.loc.line > 0 ? short_form(instr.loc) : "");
+      lua_setfield(L, -2, "place");
+      lua_rawseti(L, -2, ++n);
+    }
+    return 1;
+  }
+  fail(ErrorKind::usage, "[lower.calls] there is no segment '{}'", name);
+}
 // → list of { kind = 'F' | 'B' | 'W', stage =, micro = } that the rank runs in a step, and of how
 // many micro-batches that is
 int schedule(lua_State* L) {
@@ -409,6 +430,7 @@ int open(lua_State* L) {
                              {"traffic", guarded<traffic>},
                              {"inputs", guarded<inputs>},
                              {"segments", guarded<segments>},
+                             {"calls", guarded<calls>},
                              {"schedule", guarded<schedule>},
                              {"adapters", guarded<adapters>},
                              {"groups", guarded<groups>},

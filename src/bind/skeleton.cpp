@@ -19,7 +19,7 @@ constexpr const char* kSkeletonType = "nnscaler.Skeleton";
 
 // { device =, plan =, embedded =, first = the skeleton of the first graph under the plan, in whose
 // homes weights stay, step = whether the step of the optimizer stands in it, set_mb = MiB that a
-// set of gradients takes at most, rank = } at position 2
+// set of gradients takes at most, rank =, sights = whether to collect them } at position 2
 lower::Options options_at(lua_State* L) {
   lower::Options options;
   if (!lua_istable(L, 2)) return options;
@@ -28,6 +28,7 @@ lower::Options options_at(lua_State* L) {
   options.rank = static_cast<int>(script::field_int(L, 2, "rank", 0));
   options.embedded = script::field_boolean(L, 2, "embedded", false);
   options.step = script::field_boolean(L, 2, "step", true);
+  options.sights = script::field_boolean(L, 2, "sights", false);
   lua_getfield(L, 2, "set_mb");
   if (!lua_isnil(L, -1))
     options.set_bytes = static_cast<int64_t>(script::check_number(L, -1) * (1 << 20));
@@ -73,6 +74,50 @@ int memory(lua_State* L) {  // ([rank])
 }
 int traffic(lua_State* L) {  // ([rank])
   push_traffic(L, check_skeleton(L).traffic(rank_at(L)));
+  return 1;
+}
+int graph(lua_State* L) {
+  push_graph(L, check_skeleton(L).graph());
+  return 1;
+}
+// ([rank]) → list of { value =, gradient =, reader =, node =, segment = its name, call =, out =
+// (both from 1), layout = as text, start =, shape =, addend =, addends = } in the order of calls
+int seen(lua_State* L) {
+  const lower::Skeleton& skeleton = check_skeleton(L);
+  const int rank = rank_at(L);
+  const auto list = skeleton.seen(rank);
+  const lower::Program program = skeleton.project(rank).program;
+  lua_createtable(L, static_cast<int>(list.size()), 0);
+  for (size_t i = 0; i < list.size(); ++i) {
+    const lower::Seen& seen = list[i];
+    lua_createtable(L, 0, 12);
+    for (const auto& [key, value] : {std::pair("value", seen.value),
+                                     {"reader", seen.reader},
+                                     {"node", seen.node},
+                                     {"call", seen.call + 1},
+                                     {"out", seen.out + 1},
+                                     {"addend", seen.piece.addend},
+                                     {"addends", seen.piece.addends}}) {
+      lua_pushinteger(L, value);
+      lua_setfield(L, -2, key);
+    }
+    lua_pushboolean(L, seen.gradient);
+    lua_setfield(L, -2, "gradient");
+    script::push_string(L, program.segments[static_cast<size_t>(seen.segment)].name);
+    lua_setfield(L, -2, "segment");
+    script::push_string(L, seen.layout);
+    lua_setfield(L, -2, "layout");
+    std::vector<int64_t> start, shape;
+    for (const lower::Range& range : seen.piece.box) {
+      start.push_back(range.start);
+      shape.push_back(range.length());
+    }
+    script::push_ints(L, start);
+    lua_setfield(L, -2, "start");
+    script::push_ints(L, shape);
+    lua_setfield(L, -2, "shape");
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
   return 1;
 }
 // (plan, { hardware =, micro_batches =, … }) → what a step costs (solve.h)
@@ -155,6 +200,8 @@ void add_skeleton(lua_State* L) {
                             {{"project", guarded<project>},
                              {"memory", guarded<memory>},
                              {"traffic", guarded<traffic>},
+                             {"graph", guarded<graph>},
+                             {"seen", guarded<seen>},
                              {"simulate", guarded<simulate>},
                              {"account", guarded<account>},
                              {"classes", guarded<classes>},

@@ -39,6 +39,7 @@ Command generate_command();
 Command import_command();
 Command checkpoint_command();
 Command data_command();
+Command diff_command();
 Command doctor_command();
 Command test_command();
 Command verify_command();

@@ -221,7 +221,7 @@ const std::vector<Command>& commands() {
   static const std::vector<Command> all{run_command(),      compile_command(), plan_command(),
                                         generate_command(), import_command(),  checkpoint_command(),
                                         data_command(),     doctor_command(),  test_command(),
-                                        verify_command(),   version_command()};
+                                        verify_command(),   diff_command(),    version_command()};
   return all;
 }
 

@@ -34,7 +34,8 @@ class Lowering {
     start();
     for (const Distribution& where : seats_[0].stages()) {
       const std::string suffix = stages_.empty() ? "" : std::to_string(stages_.size());
-      stages_.push_back(std::make_unique<StageLowering>(graph_, where, peers_, e_, out_, suffix));
+      stages_.push_back(std::make_unique<StageLowering>(
+          graph_, where, peers_, e_, out_, suffix, common_.options.sights ? &sights_ : nullptr));
     }
     bind_leaves();
     for (const auto& stage : stages_) {
@@ -43,7 +44,7 @@ class Lowering {
       out_.adapters.add(stage->adapters());
     }
     Program& program = out_.program;
-    fold_views(program);
+    sights_.rename(fold_views(program));
     std::vector<int> unsent;
     for (const auto& stage : stages_)
       unsent.insert(unsent.end(), stage->unsent().begin(), stage->unsent().end());
@@ -57,6 +58,7 @@ class Lowering {
     const Holes holes = peers_.holes();
     check_filled(program, holes);
     const Memory bytes = memory(program);
+    out_.sights = std::move(sights_.list());
     return {std::move(out_), holes, std::move(leaves_), bytes};
   }
 
@@ -191,6 +193,7 @@ class Lowering {
   Emitter e_;
   std::vector<std::unique_ptr<StageLowering>> stages_;
   std::vector<Leaf> leaves_;
+  Sights sights_;
 };
 
 }  // namespace

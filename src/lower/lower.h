@@ -9,6 +9,7 @@
 
 #include "lower/exchange.h"
 #include "lower/program.h"
+#include "lower/sights.h"
 #include "plan/plan.h"
 
 namespace nns::lower {
@@ -31,6 +32,7 @@ struct Options {
   // The graph is a module inside a hand-written model: backward takes a gradient of each result
   // that has one and gives those of the inputs that want one.
   bool embedded = false;
+  bool sights = false;  // whether to collect them
 };
 
 // A call that executes again under autograd in backward, for want of a derivative rule.
@@ -45,6 +47,7 @@ struct Lowered {
   std::vector<std::string> notes;     // choices worth a line in the log, each once
   std::vector<std::string> warnings;  // of those, what the plan did not ask for
   AdapterCount adapters;
+  std::vector<Sight> sights = {};  // where they are wanted
 };
 
 // Lowers for the one rank alone. Throws a model Error when the loss is not a scalar of a floating

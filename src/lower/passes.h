@@ -1,13 +1,16 @@
 // Passes over a Program, in the order in which `lower` runs them.
 #pragma once
 
+#include <map>
+
 #include "lower/program.h"
 
 namespace nns::lower {
 
 // Takes out views that change nothing, joins reshapes of reshapes, and makes a view once that calls
 // of one repeated block ask for several times.
-void fold_views(Program& program);
+// Returns which slots others stand for now.
+std::map<int, int> fold_views(Program& program);
 // Removes calls whose results nobody reads, last segment first. `unsent` are slots that another
 // rank of the stage sends on in this rank's place: calls that make them are removed too, except the
 // collectives among them, which the other ranks enter and would wait in.

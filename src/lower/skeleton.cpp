@@ -192,6 +192,11 @@ void Skeleton::add_step(Program& program) const {
   check_step(program);
 }
 
+std::vector<Seen> Skeleton::seen(int rank) const {
+  const Lowered made = project(rank);
+  return seen_on(*common_.graph, made.program, made.sights, seat(rank).device());
+}
+
 std::vector<std::vector<int>> Skeleton::classes() const {
   std::map<const ClassProgram*, std::vector<int>> ranks;
   for (int rank = 0; rank < world(); ++rank) ranks[&class_of(rank)].push_back(rank);

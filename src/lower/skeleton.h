@@ -54,6 +54,8 @@ class Skeleton {
   // `alone`: every rank is a class. Throws a plan Error when the plan does not fit the graph.
   Skeleton(std::shared_ptr<const graph::Graph> graph, Options options, bool alone = false);
 
+  // As its values are numbered: where weights rest elsewhere, they are carried into it.
+  const std::shared_ptr<const graph::Graph>& graph() const { return common_.graph; }
   int world() const { return common_.lanes[0]->world(); }
   // The Program of a global rank, with what goes with it. Throws as `lower` does.
   Lowered project(int rank) const;
@@ -65,6 +67,8 @@ class Skeleton {
   // Bytes of a micro-batch on a rank, and what it sends (traffic.h).
   const Memory& memory(int rank) const { return class_of(rank).memory; }
   std::vector<Traffic> traffic(int rank) const { return lower::traffic(project(rank).program); }
+  // What the rank's slots hold of the graph; empty unless the options ask for it.
+  std::vector<Seen> seen(int rank) const;
   // Checks the Program of every class by itself and, where there are at most 64 ranks, those of all
   // ranks against each other (check_ranks.h); returns whether it did that too.
   bool check() const;

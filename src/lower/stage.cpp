@@ -48,6 +48,7 @@ Ref StageLowering::slot_of(Ref value) {
                         .front();
     out_.program.slots[static_cast<size_t>(held.gathered.id)].name =
         v.name.substr(v.name.rfind('.') + 1);
+    if (sights_) sights_->see(value.id, held.gathered.id, held.use, e_.origin().node, false);
   }
   return held.gathered;
 }
@@ -70,14 +71,19 @@ Ref StageLowering::slot_for(Ref value, const OperandUse& use) {
       fmt::format("{} {} {}", value.id, to_string(use.layout), fmt::join(axes, ","));
   const auto known = converted_.find(key);
   if (known != converted_.end()) return known->second;
+  const size_t first = out_.program.slots.size();
   const Ref made =
       exchange_.convert(rests ? exchange_.owned(slot, held.use) : slot, held.use.layout, use, type);
   converted_.emplace(key, made);
+  if (sights_ && made.id != slot.id) {
+    sights_->bring(value.id, first, out_.program.slots.size());
+    sights_->see(value.id, made.id, use, e_.origin().node, false);
+  }
   return made;
 }
 
 StageLowering::StageLowering(const Graph& graph, Distribution where, Peers& peers, Emitter& emitter,
-                             Lowered& out, std::string suffix)
+                             Lowered& out, std::string suffix, Sights* sights)
     : graph_(graph),
       where_(std::move(where)),
       layouts_(where_.layouts()),
@@ -87,16 +93,24 @@ StageLowering::StageLowering(const Graph& graph, Distribution where, Peers& peer
       suffix_(std::move(suffix)),
       tape_(e_, graph.training),
       exchange_(tape_, e_, peers),
+      sights_(sights),
       held_(graph.values.size()) {}
 
 void StageLowering::bind_leaf(int value, const OperandUse& use, Ref slot,
                               std::optional<Shard> shard) {
   if (shard && shard->zero == plan::Zero::gradients) scatters_[slot.id] = *shard;
-  held_[static_cast<size_t>(value)] = {use, slot, std::move(shard), {}};
+  hold(value, use, slot, false);
+  held_[static_cast<size_t>(value)].shard = std::move(shard);
   const SlotRole role = this->role(slot);
   if (graph_.value({value}).requires_grad &&
       (role == SlotRole::parameter || (role == SlotRole::input && out_.program.embedded)))
     tape_.require_grad(slot);
+}
+
+// From here on the slot is what holds the value.
+void StageLowering::hold(int value, const OperandUse& use, Ref slot, bool made) {
+  held_[static_cast<size_t>(value)] = {use, slot, {}, {}};
+  if (sights_) sights_->see(value, slot.id, use, -1, made);
 }
 
 void StageLowering::forward() {
@@ -163,7 +177,7 @@ std::vector<Ref> StageLowering::call(const Node& node, int turn, std::vector<Ins
     if (turns_of(node) > 1)
       in_turns_[value].push_back(outs[i]);
     else
-      held_[static_cast<size_t>(value)] = {{layouts_.made(node, i), {}}, outs[i], {}, {}};
+      hold(value, {layouts_.made(node, i), {}}, outs[i], true);
     if (static_cast<size_t>(outs[i].id) >= first_slot)
       out_.program.slots[static_cast<size_t>(outs[i].id)].name = name;
   }
@@ -405,7 +419,12 @@ void StageLowering::backward(bool split) {
                               instr.module = e_.origin().module;
                               instr.loc = e_.origin().loc;
                               instrs.push_back(std::move(instr));
+                            },
+                            [&](const std::vector<Ref>& outs, Ref slot, Ref gradient) {
+                              if (sights_)
+                                sights_->give(e_.origin().node, outs, slot.id, gradient.id);
                             }});
+  if (sights_) sights_->total(gradients);
   send_gradients(gradients);
   if (out_.program.embedded) give_back(seeds, gradients, instrs);
   name_slots(instrs, 0);

@@ -22,9 +22,9 @@ void take_turn(std::vector<Range>& box, const TurnCut& cut, int turn, int turns)
 class StageLowering {
  public:
   // Writes into `out` through `emitter`, as the first of `peers` sees the graph; names of segments
-  // end in `suffix`.
+  // end in `suffix`. `sights`, if any, get what slots hold.
   StageLowering(const graph::Graph& graph, Distribution where, Peers& peers, Emitter& emitter,
-                Lowered& out, std::string suffix);
+                Lowered& out, std::string suffix, Sights* sights);
   StageLowering(const StageLowering&) = delete;
   StageLowering& operator=(const StageLowering&) = delete;
 
@@ -39,6 +39,7 @@ class StageLowering {
   void backward(bool split);
 
  private:
+  void hold(int value, const OperandUse& use, Ref slot, bool made);
   Ref slot_of(Ref value);
   Ref slot_for(Ref value, const OperandUse& use);
   std::vector<Ref> call(const graph::Node& node, int turn, std::vector<Instr>& instrs,
@@ -95,6 +96,7 @@ class StageLowering {
   size_t forward_ = 0;                               // index of the forward segment
   std::vector<std::pair<int, Ref>> arrived_, sent_;  // values between stages that need gradients
   std::vector<int> unsent_;
+  Sights* sights_;  // nullptr: nobody looks
   struct Held {
     OperandUse use;
     Ref slot;

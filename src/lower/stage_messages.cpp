@@ -53,7 +53,7 @@ void StageLowering::receive_values(std::vector<Instr>& instrs) {
     const Ref slot = emit_receive({peers_.local_shape(to, value.type.shape), value.type.dtype},
                                   exchange_.receives(from, to, value.type.shape),
                                   layouts_.tag(id, where_.stage(), false), "received");
-    held_[static_cast<size_t>(id)] = {{to, {}}, slot, {}, {}};
+    hold(id, {to, {}}, slot, false);
     if (graph_.training && value.requires_grad) {
       tape_.require_grad(slot);
       arrived_.push_back({id, slot});

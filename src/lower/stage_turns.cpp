@@ -128,7 +128,7 @@ void StageLowering::join(const Node& node, size_t k) {
                          {{"self", whole}, {"other", parts[j]}, {"alpha", int64_t{1}}}, CallSite{},
                          &types)
                   .front();
-  held_[static_cast<size_t>(value)] = {{layouts_.made(node, k), {}}, whole, {}, {}};
+  hold(value, {layouts_.made(node, k), {}}, whole, true);
 }
 
 }  // namespace nns::lower

@@ -188,6 +188,7 @@ std::vector<Ref> Tape::reverse(const std::vector<std::pair<Ref, Ref>>& seeds,
       const Ref g = given.at(at++);
       if (g.id < 0) return;
       if (g.id >= static_cast<int>(first_slot)) name_gradient(g, ref);
+      if (leaves.given) leaves.given(entry->outs, ref, g);
       if (leaves.is_leaf(ref)) {
         leaves.receive(ref, g);
         return;

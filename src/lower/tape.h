@@ -53,6 +53,8 @@ class Tape : public operators::Recording {
   struct Leaves {
     std::function<bool(Ref)> is_leaf;
     std::function<void(Ref slot, Ref gradient)> receive;
+    // Called for the gradient that each call, with these results, gives for an operand.
+    std::function<void(const std::vector<Ref>& outs, Ref slot, Ref gradient)> given = nullptr;
   };
   std::vector<Ref> reverse(const std::vector<std::pair<Ref, Ref>>& seeds, const Leaves& leaves);
 

@@ -16,6 +16,7 @@ class Substitution {
     const auto it = of_.find(slot);
     return it == of_.end() ? slot : it->second;
   }
+  const std::map<int, int>& all() const { return of_; }
   void set(int slot, int by) { of_[slot] = of(by); }
   void apply(std::vector<NamedArg>& args) const {
     for_each_ref(args, [&](Ref& ref) { ref.id = of(ref.id); });
@@ -69,7 +70,7 @@ class Folder {
  public:
   explicit Folder(Program& program) : program_(program), storage_(program) {}
 
-  void run() {
+  std::map<int, int> run() {
     for (Segment& segment : program_.segments) {
       reshapes_.clear();
       made_.clear();
@@ -77,6 +78,7 @@ class Folder {
       same_.apply(segment.outputs);
     }
     for (graph::Nest& nest : program_.outputs) same_.apply(nest);
+    return same_.all();
   }
 
  private:
@@ -118,8 +120,8 @@ class Folder {
 
 }  // namespace
 
-void fold_views(Program& program) {
-  Folder(program).run();
+std::map<int, int> fold_views(Program& program) {
+  return Folder(program).run();
 }
 
 }  // namespace nns::lower

@@ -17,6 +17,8 @@ local M = {}
 ---@field print_config? boolean
 ---@field max_restarts? integer how often ranks that were lost are started again
 ---@field ranks? integer how many this process starts
+---@field record? string folder for what the first steps compute
+---@field record_steps? integer
 
 --- Loads the job that the command line names, with its flags as changes.
 ---@param opts nnscaler.run.Opts
@@ -59,10 +61,10 @@ local function command(opts, from)
   local arguments = { 'run', opts.job }
   for _, change in ipairs(opts.changes) do arguments[#arguments + 1] = change end
   if from then arguments[#arguments + 1] = 'checkpoint.resume_from=' .. from end
-  for _, name in ipairs { 'metrics', 'log_level' } do
+  for _, name in ipairs { 'metrics', 'log_level', 'record', 'record_steps' } do
     if opts[name] then
       arguments[#arguments + 1] = '--' .. name:gsub('_', '-')
-      arguments[#arguments + 1] = opts[name]
+      arguments[#arguments + 1] = tostring(opts[name])
     end
   end
   return arguments
@@ -91,6 +93,30 @@ local function supervise(opts, loaded, count)
   end
 end
 
+--- Trains as one rank.
+---@param loaded nnscaler.Job
+---@param opts nnscaler.run.Opts
+function M.train(loaded, opts)
+  if opts.record then
+    local record = require 'nnscaler.verify.record'
+    record.attach(loaded, { folder = opts.record, steps = opts.record_steps or 3 })
+  end
+  require('nnscaler.trainer').new(loaded):run()
+end
+
+-- Refuses what does not go with --record.
+local function check_record(opts, loaded)
+  if opts.record_steps and not opts.record then
+    fail('usage', 'cli.run', '--record-steps says how many steps --record keeps, which is missing')
+  end
+  if not opts.record then return end
+  if opts.max_restarts then
+    fail('usage', 'cli.run', '--record does not go with --max-restarts: what was lost would be '
+      .. 'recorded twice', 'leave out one of them')
+  end
+  require('nnscaler.verify.record').refuse(loaded, 'cli.run')
+end
+
 --- Trains; returns the exit code.
 ---@param opts nnscaler.run.Opts
 ---@return integer
@@ -109,8 +135,9 @@ function M.run(opts)
     fail('usage', 'cli.run', '--max-restarts is for ranks that nnscaler starts as processes',
       'torchrun has --max-restarts of its own; set checkpoint.resume_from=last with it')
   end
+  check_record(opts, loaded)
   if count == 1 and not opts.max_restarts then
-    require('nnscaler.trainer').new(loaded):run()
+    M.train(loaded, opts)
     ranks.finish()
     return 0
   end

@@ -7,6 +7,6 @@ local run = require 'nnscaler.commands.run'
 return function(argument)
   local opts = base.json_decode(argument)
   opts.changes = opts.changes or {}
-  require('nnscaler.trainer').new(run.load(opts)):run()
+  run.train(run.load(opts), opts)
   return 'done'
 end

@@ -4,6 +4,7 @@ local C = require 'nnscaler._C.runtime'
 local profile = require 'nnscaler.runtime.profile'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local tensor = require 'nnscaler._C.tensor'
+local watch = require 'nnscaler.runtime.watch'
 
 local M = {
   --- release(a, b, …): drops tensors at their last use.
@@ -32,8 +33,14 @@ function M.group(ranks) return ranks end
 
 local measured = false
 
--- What times functions of a namespace, in runs that ask for it.
-local function kind_of(namespace)
+-- What times or watches functions of a namespace, in runs that ask for it.
+local function around(namespace)
+  if watch.enabled then
+    if not measured then
+      measured, M.vjp = true, watch.call(nil, M.vjp)
+    end
+    return function(name, f) return watch.call(namespace .. '::' .. name, f) end
+  end
   if not profile.enabled then return function(_, f) return f end end
   if not measured then -- a program takes these from here after its operators
     measured = true
@@ -51,17 +58,17 @@ end
 ---@return table<string, fun(...): any>
 function M.operators(namespace, names)
   local functions = {}
-  local timed = kind_of(namespace)
+  local wrapped = around(namespace)
   local own = { comm = 'nnscaler.runtime.groups', hook = 'nnscaler.policies.around' }
   if own[namespace] then
     local module = require(own[namespace])
     for name, operator in sorted_pairs(names) do
-      functions[name] = timed(operator, module[operator])
+      functions[name] = wrapped(operator, module[operator])
     end
     return functions
   end
   for name, operator in sorted_pairs(names) do
-    functions[name] = timed(operator, tensor.operator(namespace .. '::' .. operator))
+    functions[name] = wrapped(operator, tensor.operator(namespace .. '::' .. operator))
   end
   return functions
 end

@@ -22,6 +22,7 @@ local states = require 'nnscaler.runtime.states'
 local steps = require 'nnscaler.runtime.step'
 local tree = require 'nnscaler.runtime.tree'
 local traffic = require 'nnscaler.runtime.traffic'
+local watch = require 'nnscaler.runtime.watch'
 local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
@@ -70,6 +71,10 @@ function Engine:build(graph, training)
   end
   local stages, step = load_program(file.text, file.chunk, segments, with_step, gathers)
   self.step = self.step or step
+  if watch.enabled then
+    watch.stages(stages, program, { graph = graph, plan = plan, pipeline = line,
+      text = file.text })
+  end
   return {
     stages = stages, tags = segments.tags, lowered = program, other = other,
     structure = graph:structure(), tells = not shared or shared.stages:tells(segments.last_stage),
@@ -209,6 +214,7 @@ function M.new(model, job, shared, take)
   self.options = options.of(job, self.sharing and self.sharing.size or 1)
   if self.sharing then self.options.micro_batches = self.sharing.micro_batches end
   self.pipeline = pipeline.new(self.source, self.options, self.sharing and self.sharing.rank)
+  self.pipeline.sights = watch.enabled
   if not self.sharing and self.take then
     leaves.add_parts(self)
   elseif not self.sharing then

@@ -307,6 +307,7 @@ Programs lower_all(std::shared_ptr<const graph::Graph> graph,
   Options options;
   options.plan = plan;
   options.first = std::move(first);
+  options.sights = true;
   Programs out{graph, std::move(plan), {}, std::make_shared<const lower::Skeleton>(graph, options)};
   for (int r = 0; r < out.skeleton->world(); ++r) out.ranks.push_back(out.skeleton->project(r));
   return out;

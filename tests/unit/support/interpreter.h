@@ -5,6 +5,7 @@
 // memory that nobody released. Between segments only what is saved is handed on.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "lower/memory.h"
@@ -17,11 +18,19 @@ namespace nns::test {
 
 using Tensors = std::map<std::string, Array>;  // by name
 
+// A result of a call as it returned: call number `call` of a segment, on a micro-batch of the step.
+struct Watched {
+  int rank = 0, micro = 0, call = 0, out = 0;
+  const lower::Segment* segment = nullptr;
+  Array data;
+};
+
 // What runs: whole weights and buffers, and one sample (its fields) a micro-batch, all of one
 // shape. The weight of micro-batch k in the loss is k + 1.
 struct Inputs {
   Tensors weights;  // parameters and buffers
   std::vector<Tensors> samples;
+  std::function<void(Watched)> watch = {};  // gets every result, if any
 };
 
 // Bytes of one rank.

@@ -90,6 +90,7 @@ class Rank {
   bool execute(const lower::Instr& instr, Mail& mail);
   // After an instruction: what it wrote in place has another name.
   void finish(const lower::Instr& instr);
+  void show(const lower::Instr& instr);  // its results, to who watches
   void accumulate(const lower::Instr& instr);
   void post(const Array& x, const Shape& moves, int64_t tag, int micro, Mail& mail,
             const std::string& op);

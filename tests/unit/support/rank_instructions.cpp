@@ -34,10 +34,22 @@ std::vector<Region> regions(const Shape& moves, size_t dims) {
 void Rank::finish(const Instr& instr) {
   if (instr.kind == InstrKind::call) {
     measured.peak = std::max(measured.peak, held(pass()));
+    if (inputs_.watch) show(instr);
     if (is_in_place(instr)) pass().slots.erase(reads(instr)[0]);
   }
   ++next_;
   posted_ = false;
+}
+
+void Rank::show(const Instr& instr) {
+  const auto& instrs = segment().instrs;
+  const auto before =
+      std::count_if(instrs.begin(), instrs.begin() + static_cast<std::ptrdiff_t>(next_),
+                    [](const Instr& other) { return other.kind == InstrKind::call; });
+  for (size_t i = 0; i < instr.outs.size(); ++i)
+    if (instr.outs[i] >= 0)
+      inputs_.watch({number_, global(tasks_[task_].micro), static_cast<int>(before),
+                     static_cast<int>(i), &segment(), copy(read(instr.outs[i]))});
 }
 
 bool Rank::execute(const Instr& instr, Mail& mail) {
