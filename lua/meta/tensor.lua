@@ -77,6 +77,10 @@ function C.live() end
 ---@return integer peak bytes since the start or the last reset
 function C.memory(reset) end
 
+--- From here on a tensor of the CPU for which there is no room within so many bytes is an error.
+---@param bytes integer of all threads of the process; 0: as much as the system gives
+function C.limit_memory(bytes) end
+
 --- Drops what tensors hold at once; using them afterwards is an error. nil is skipped.
 ---@param ... nnscaler.Tensor|nil
 function C.release(...) end

@@ -5,6 +5,8 @@
 
 #include <c10/core/CPUAllocator.h>
 #include <c10/core/impl/alloc_cpu.h>
+#include <c10/util/Exception.h>
+#include <fmt/core.h>
 
 #include <algorithm>
 #include <atomic>
@@ -24,6 +26,7 @@ constexpr int kClasses = kLinear + kSteps * 10 + 1;
 constexpr int kNoClass = -1;
 
 std::atomic<int64_t> g_live{0}, g_peak{0};
+std::atomic<int64_t> g_limit{0};  // 0: none
 
 struct alignas(kUnit) Header {
   size_t asked = 0;
@@ -87,6 +90,17 @@ void give_back(void* data) {
   head = header;
 }
 
+[[noreturn]] void fail_full(size_t size) {
+  const auto mb = [](int64_t bytes) {
+    return fmt::format("{:.1f} MB", static_cast<double>(bytes) / (1 << 20));
+  };
+  const int64_t limit = g_limit.load(std::memory_order_relaxed);
+  C10_THROW_ERROR(
+      OutOfMemoryError,
+      fmt::format("no room for a tensor of {}: {}{} are in use", mb(static_cast<int64_t>(size)),
+                  mb(g_live.load(std::memory_order_relaxed)), limit > 0 ? " of " + mb(limit) : ""));
+}
+
 class Allocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(size_t size) override {
@@ -101,6 +115,9 @@ class Allocator final : public c10::Allocator {
 
  private:
   static Header* take(size_t size) {
+    const int64_t limit = g_limit.load(std::memory_order_relaxed);
+    if (limit > 0 && g_live.load(std::memory_order_relaxed) + static_cast<int64_t>(size) > limit)
+      fail_full(size);
     SizeClass fit{kNoClass, size};
     Header* header = nullptr;
     if (size <= kLargest) {
@@ -111,7 +128,15 @@ class Allocator final : public c10::Allocator {
         t_cache.bytes -= fit.bytes;
       }
     }
-    if (header == nullptr) header = new (c10::alloc_cpu(fit.bytes + sizeof(Header))) Header;
+    if (header == nullptr) {
+      void* block = nullptr;
+      try {
+        block = c10::alloc_cpu(fit.bytes + sizeof(Header));
+      } catch (const c10::Error&) {
+        fail_full(size);
+      }
+      header = new (block) Header;
+    }
     header->asked = size;
     header->size_class = fit.index;
     count(static_cast<int64_t>(size));
@@ -129,6 +154,10 @@ void install_allocator() {
 
 MemoryCount cpu_memory() noexcept {
   return {g_live.load(std::memory_order_relaxed), g_peak.load(std::memory_order_relaxed)};
+}
+
+void limit_memory(int64_t bytes) noexcept {
+  g_limit.store(bytes);
 }
 
 void reset_peak() noexcept {

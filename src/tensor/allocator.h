@@ -14,5 +14,8 @@ struct MemoryCount {
 void install_allocator();
 MemoryCount cpu_memory() noexcept;
 void reset_peak() noexcept;
+// From here on a tensor for which there is no room within so many bytes, of all threads together,
+// is a c10::OutOfMemoryError; 0: as much as the system gives.
+void limit_memory(int64_t bytes) noexcept;
 
 }  // namespace nns::tensor

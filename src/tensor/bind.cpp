@@ -119,6 +119,10 @@ int memory(lua_State* L) {  // ([reset]) → live, peak bytes of LibTorch's memo
   lua_pushnumber(L, static_cast<double>(count.peak));
   return 2;
 }
+int set_memory_limit(lua_State* L) {  // (bytes), 0: as much as there is
+  limit_memory(static_cast<int64_t>(script::check_number(L, 1)));
+  return 0;
+}
 int has_cuda(lua_State* L) {  // → boolean, reason
   const std::string problem = cuda_problem();
   lua_pushboolean(L, problem.empty());
@@ -185,6 +189,7 @@ int open_module(lua_State* L) {
                             {"is_tensor", guard<is_tensor>},
                             {"live", guard<live>},
                             {"memory", guard<memory>},
+                            {"limit_memory", guard<set_memory_limit>},
                             {"release", guard<release_all>},
                             {"has_cuda", guard<has_cuda>},
                             {"cuda_count", guard<cuda_count>},

@@ -1,9 +1,7 @@
 --- What `nnscaler compile` tells of the programs: memory of each rank before anything has run.
 local base = require 'nnscaler._C.base'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
-local optim = require 'nnscaler.optim'
-local shards = require 'nnscaler.runtime.shards'
-local slots = require 'nnscaler.optim.slots'
+local memory = require 'nnscaler.trainer.memory'
 local traffic = require 'nnscaler.runtime.traffic'
 local units = require 'nnscaler.units'
 
@@ -29,27 +27,12 @@ function M.new(micro_batches, optimizer, names)
     written = 0, reused = 0 }, Report)
 end
 
--- Memory of a program, with what the optimizer will keep of the parameters of the model.
-local function memory_of(optimizer, program, rank, names)
-  local memory, parameters, kept = program:memory((program:schedule())), {}, {}
-  for _, leaf in ipairs(program:parameters()) do
-    local slice = leaf.addends > 0 and shards.slice(leaf, rank)
-    kept[leaf.name] = slice and { shape = slice.shape, dtype = leaf.dtype } or nil
-  end
-  for i, name in ipairs(names) do
-    parameters[i] = { name = name, data = kept[name], requires_grad = kept[name] ~= nil }
-  end
-  memory.optimizer = slots.bytes(optim.new(optimizer, parameters))
-  memory.total = memory.total + memory.optimizer
-  return memory
-end
-
 --- Takes in the training program of a rank.
 ---@param rank integer
 ---@param program nnscaler.Program
 function Report:add(rank, program)
   self.rows[#self.rows + 1] = { rank = rank,
-    memory = memory_of(self.optimizer, program, rank, self.names),
+    memory = memory.of(self.optimizer, program, rank, self.names),
     communication = traffic.line(program, program:traffic(), self.micro_batches) }
 end
 
@@ -69,9 +52,7 @@ function Report:log()
     if row.memory.total > top.memory.total then top = row end
   end
   local m = top.memory
-  log.info('Most memory: rank %d with %s (weights %s, gradients %s, optimizer %s, activations of '
-    .. '%d micro-batch(es) %s)', top.rank, units.bytes(m.total), units.bytes(m.parameters),
-    units.bytes(m.gradients), units.bytes(m.optimizer), m.in_flight, units.bytes(m.peak))
+  log.info('Most memory: rank %d with %s (%s)', top.rank, units.bytes(m.total), memory.kinds(m))
   log.info('%d program(s) of training in %.2f s, %s of memory', #self.rows,
     base.clock() - self.start, units.bytes(resident()))
 end

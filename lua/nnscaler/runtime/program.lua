@@ -57,6 +57,7 @@ function Engine:build(graph, training)
     self.states = self:make_states()
   end
   self.paths[#self.paths + 1] = file.path
+  self.texts[file.chunk] = file.text
   local segments = program:segments()
   if shared then shared:join(program:groups()) end
   local other = shared and training and select(2, presence.made(program, self.first_made))
@@ -207,6 +208,7 @@ end
 ---@return nnscaler.ProgramEngine
 function M.new(model, job, shared, take)
   local self = setmetatable({ seeds = {}, paths = {}, take = take,
+    texts = {}, -- of programs, by the name of their chunk
     told = {}, -- by micro-batch: whether this rank is the one that tells its loss
   }, Engine)
   self.source = sources.of(model)

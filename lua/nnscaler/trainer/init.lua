@@ -7,6 +7,7 @@ local fail = require 'nnscaler.fail'
 local hooks = require 'nnscaler.hooks'
 local log = require 'nnscaler.log'
 local loop = require 'nnscaler.trainer.loop'
+local memory = require 'nnscaler.trainer.memory'
 local metric_values = require 'nnscaler.loggers.metrics'
 local plot = require 'nnscaler.plot'
 local process = require 'nnscaler._C.process'
@@ -139,7 +140,7 @@ function Trainer:run()
     process.watch_signals()
     reason = loop.run(self)
     draw_curve(self)
-  end, with_traceback)
+  end, function(err) return with_traceback(memory.explain(self, err)) end)
   local finalized, second = xpcall(finalize, with_traceback, self)
   if not ok then error(err, 0) end
   if not finalized then error(second, 0) end

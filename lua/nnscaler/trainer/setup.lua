@@ -9,12 +9,16 @@ local format = require 'nnscaler.format'
 local history = require 'nnscaler.trainer.history'
 local hooks = require 'nnscaler.hooks'
 local init_from = require 'nnscaler.trainer.init_from'
+local jobs = require 'nnscaler.job'
 local loaders = require 'nnscaler.trainer.loaders'
 local loggers = require 'nnscaler.loggers'
 local loss_scale = require 'nnscaler.trainer.loss_scale'
+local memory = require 'nnscaler.trainer.memory'
 local mixed = require 'nnscaler.library.mixed'
 local optim = require 'nnscaler.optim'
+local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
+local pipeline = require 'nnscaler.pipeline'
 local policies = require 'nnscaler.policies'
 local precision = require 'nnscaler.precision'
 local profile = require 'nnscaler.trainer.profile'
@@ -26,6 +30,7 @@ local sample_of = require 'nnscaler.runtime.sample'
 local schedules = require 'nnscaler.schedules'
 local sharing = require 'nnscaler.runtime.sharing'
 local slots = require 'nnscaler.optim.slots'
+local sources = require 'nnscaler.source'
 local store = require 'nnscaler.runtime.store'
 
 local M = {}
@@ -131,7 +136,7 @@ local function make_engine(t)
   t.engine = require('nnscaler.runtime.' .. name).new(t.model, t.args, t.sharing)
   if t.sharing then
     t.engine:prepare(M.first_sample(t))
-  elseif t.args.dummy_sample_gen_fn and not t.args.eager then
+  elseif not t.args.eager then
     t.engine:compile(M.first_sample(t), true)
   end
   t.engine_name = name
@@ -213,6 +218,29 @@ function M.build(t)
   make_engine(t)
 end
 
+-- What all ranks would take under changes of the job. Nothing is written or kept.
+local function predict(t, changes)
+  local all = { unpack(t.args:overrides()) }
+  for _, change in ipairs(changes) do all[#all + 1] = change end
+  local job = jobs.load(t.args:file(), all)
+  local world = options.of(job, t.world_size)
+  local other = setmetatable({ args = job, seed = t.seed, log = t.log },
+    getmetatable(t)) -- a trainer of which only parts are made
+  world.folder = ''
+  world.micro_batches = M.parts(other, world.runtime_ngpus / world.plan_ngpus)
+  local line = pipeline.new(sources.of(other.model), world)
+  local args, n = sample_of.arguments(job, M.first_sample(other))
+  args.n = n
+  local graph = line:graph(args, true)
+  line:make_plan(graph)
+  local names, memories = {}, {}
+  for i, entry in ipairs(line.source:named_parameters()) do names[i] = entry.name end
+  line:write_all(graph, function(program, rank)
+    memories[rank + 1] = memory.of(job.optimizer, program, rank, names)
+  end)
+  return memories
+end
+
 ---@param t nnscaler.Trainer
 function M.run(t)
   local job = t.args
@@ -237,6 +265,7 @@ function M.run(t)
   end
   t.history = history.new()
   describe(t)
+  memory.check(t, predict)
   if not resume.run(t) then init_from.run(t) end
   t.schedule = schedules.new(job.lr_scheduler, {
     lr = t.optimizer.lr, total_steps = t.horizon, steps_per_epoch = t.span.steps_per_epoch,
