@@ -39,8 +39,10 @@ local p = nnscaler.params {
   from = { '', 'model folder of Hugging Face to go on from, in place of the preset' },
   layers = { sizes.layers, 'number of blocks', min = 1 },
   block = { sizes.block, 'context length in tokens', min = 1 },
+  loss_chunk = { 0, 'tokens whose logits exist at a time in the loss, 0: all', min = 0 },
 }
 sizes.layers, sizes.block = p.layers, p.block
+if p.loss_chunk > 0 then sizes.loss_chunk = p.loss_chunk end
 
 local data
 if prepared.is_folder(p.data) then
@@ -57,7 +59,8 @@ return {
   name = 'llama3',
   model = function()
     if p.from == '' then return Llama(sizes) end
-    return nnscaler.from_pretrained(p.from, { block = sizes.block, dtype = 'float32' })
+    return nnscaler.from_pretrained(p.from, { block = sizes.block, dtype = 'float32',
+      loss_chunk = sizes.loss_chunk })
   end,
   dataset = data,
   micro_batch_size = preset.batch,

@@ -99,6 +99,7 @@ std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, co
   if (!differentiable || expanded) return entry.outs;
   bool recorded = false;
   for (Ref out : entry.outs) {
+    if (out.id < 0) continue;  // masked off
     const DType dtype = e_.dtype(out);
     if (!is_floating(dtype) && !is_complex(dtype)) continue;
     set_flag(out);
@@ -160,7 +161,7 @@ std::vector<Ref> Tape::reverse(const std::vector<std::pair<Ref, Ref>>& seeds,
     std::vector<Ref> grads;
     bool any = false;
     for (Ref out : entry->outs) {
-      grads.push_back(grad_of[static_cast<size_t>(out.id)]);
+      grads.push_back(out.id < 0 ? Ref{} : grad_of[static_cast<size_t>(out.id)]);
       any = any || grads.back().id >= 0;
     }
     if (!any) continue;

@@ -52,6 +52,7 @@ void add_resampling(Records& records);
 void add_recurrent(Records& records);
 void add_losses(Records& records);
 void add_loss_derivatives(Records& records);
+void add_linear_losses(Records& records);
 void add_random(Records& records);  // dropout
 void add_communication(Records& records);
 void add_queries(Records& records);  // what asks for data or shapes

@@ -27,6 +27,7 @@ Table make_table() {
                          add_resampling,
                          add_recurrent,
                          add_losses,
+                         add_linear_losses,
                          add_random,
                          add_communication,
                          add_queries,

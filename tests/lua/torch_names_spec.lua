@@ -27,14 +27,13 @@ local absent_modules = {
   AdaptiveLogSoftmaxWithLoss = 'not offered: shapes inside depend on data', Container = bases,
   RNNBase = bases, RNNCellBase = bases, FractionalMaxPool2d = random, FractionalMaxPool3d = random,
   MaxUnpool1d = unpooling, MaxUnpool2d = unpooling, MaxUnpool3d = unpooling,
-  LinearCrossEntropyLoss = 'not offered: `nn.Linear`, then `nn.CrossEntropyLoss`',
+  LinearCrossEntropyLoss = 'not offered: `F.linear_cross_entropy`',
 }
 local eight = 'not offered: eight-bit products'
 local absent_functions = {
   conv_tbc = 'not offered: `F.conv1d` of the transposed', fractional_max_pool2d = random,
   fractional_max_pool3d = random, max_unpool1d = unpooling, max_unpool2d = unpooling,
-  max_unpool3d = unpooling, linear_cross_entropy = 'not offered: `F.linear`, then '
-    .. '`F.cross_entropy`',
+  max_unpool3d = unpooling,
   grouped_mm = 'not offered', scaled_mm = eight, scaled_addmm = eight, scaled_grouped_mm = eight,
 }
 

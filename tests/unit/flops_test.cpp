@@ -164,6 +164,16 @@ const Count kCounts[] = {
      "grad_output=%g, self=%a, target=%t, reduction=1, total_weight=%w", 10 * 4 * 6},
     {"aten::nll_loss2d_backward", "g= a=2,3,2,4 t=2,2,4<3 w=",
      "grad_output=%g, self=%a, target=%t, reduction=1, total_weight=%w", 10 * 2 * 3 * 2 * 4},
+    // Scores of 2·3 rows of 4 in 5 classes; with gradients two products more.
+    {"nnscaler::linear_cross_entropy nnscaler::linear_scores", "a=2,3,4 w=5,4 t=2,3<5",
+     "self=%a, weight=%w, target=%t", 2 * (2 * 3) * 4 * 5},
+    {"nnscaler::linear_cross_entropy_gradients", "a=2,3,4 w=5,4 t=2,3<5",
+     "self=%a, weight=%w, target=%t, ignore_index=3, chunk=2, output_mask=[true, true, false]",
+     3 * 2 * (2 * 3) * 4 * 5},
+    {"nnscaler::linear_scores_backward", "g=2,3 h=2,3 a=2,3,4 w=5,4 t=2,3<5 l=2,3",
+     "grad_own=%g, grad_sum=%h, self=%a, weight=%w, target=%t, logsumexp=%l, chunk=2, "
+     "output_mask=[true, true]",
+     3 * 2 * (2 * 3) * 4 * 5},
     {"aten::mse_loss aten::l1_loss aten::smooth_l1_loss aten::huber_loss "
      "aten::binary_cross_entropy aten::binary_cross_entropy_with_logits aten::kl_div "
      "aten::soft_margin_loss",

@@ -2,8 +2,11 @@
 local arguments = require 'nnscaler.functional.arguments'
 local aten = require('nnscaler.ops').aten
 local fail = require 'nnscaler.fail'
+local own = require('nnscaler.ops').nnscaler
 
 local M = {}
+
+local NONE, SUM = 0, 2 -- ATen's reductions
 
 local reduction = arguments.reduction
 
@@ -25,6 +28,21 @@ function M.cross_entropy(input, target, options)
   return aten.cross_entropy_loss(input, target, options.weight,
     reduction(options, 'cross_entropy'), options.ignore_index or -100,
     options.label_smoothing or 0)
+end
+--- Cross-entropy of the scores input · weightᵀ with class numbers, of which no more than `chunk`
+--- rows exist at a time, in the derivative either. Scores of 16 bits are summed in float32.
+---@param input nnscaler.Tensor [..., width]
+---@param weight nnscaler.Tensor [classes, width]
+---@param target nnscaler.Tensor int64 [...]
+---@param options? { reduction?: string, ignore_index?: integer, chunk?: integer } chunk: 1024
+---@return nnscaler.Tensor
+function M.linear_cross_entropy(input, weight, target, options)
+  options = options or {}
+  local how = arguments.reduction_name(options, 'linear_cross_entropy')
+  local ignored = options.ignore_index or -100
+  local loss = own.linear_cross_entropy(input, weight, target, how == 'none' and NONE or SUM,
+    ignored, options.chunk or 1024)
+  return how == 'mean' and loss / target:ne(ignored):sum() or loss
 end
 --- Negative log-likelihood of log-probabilities.
 ---@param input nnscaler.Tensor

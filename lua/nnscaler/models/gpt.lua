@@ -72,13 +72,14 @@ local GPT = nn.class 'GPT'
 GPT.forward_arg_names = { 'x', 'y' }
 
 ---@param a { vocab: integer, layers: integer, heads: integer, width: integer, block: integer,
----   dropout?: number, bias?: boolean, tied?: boolean, gelu?: 'none'|'tanh', eps?: number } block:
----   the longest text, in tokens; tied: the output layer uses the token embedding (default); gelu:
----   its approximation, 'tanh' in GPT-2; eps: of the normalisations
+---   dropout?: number, bias?: boolean, tied?: boolean, gelu?: 'none'|'tanh', eps?: number,
+---   loss_chunk?: integer } block: the longest text, in tokens; tied: the output layer uses the
+---   token embedding (default); gelu: its approximation, 'tanh' in GPT-2; eps: of the
+---   normalisations; loss_chunk: tokens whose logits exist at a time in the loss, by default all
 function GPT:init(a)
   a = check.options('models.gpt', a, { vocab = check.none, layers = check.none,
     heads = check.none, width = check.none, block = check.none, dropout = 0, bias = false,
-    tied = true, gelu = 'none', eps = 1e-5 })
+    tied = true, gelu = 'none', eps = 1e-5, loss_chunk = check.none })
   for _, name in ipairs { 'vocab', 'layers', 'heads', 'width', 'block' } do
     check.integer('models.gpt', name, a[name])
   end
@@ -86,6 +87,7 @@ function GPT:init(a)
     fail('usage', 'models.gpt', ('%d heads do not divide width %d'):format(a.heads, a.width))
   end
   self.block, self.vocab, self.arguments = a.block, a.vocab, a
+  self.loss_chunk = language.loss_chunk('models.gpt', a.loss_chunk)
   local embedding = { init = nn.init.normal(0, 0.02) }
   self.transformer = nn.ModuleDict()
   self.transformer.wte = nn.Embedding(a.vocab, a.width, embedding)
@@ -104,7 +106,7 @@ GPT.forward = language.forward('models.gpt', function(self, x, time, cache)
   local first = cache and cache.length or 0
   local hidden = t.drop(t.wte(x) + t.wpe.weight:narrow(0, first, time))
   for i, block in ipairs(t.h) do hidden = block(hidden, cache and cache:layer(i)) end
-  return self.lm_head(t.ln_f(hidden))
+  return t.ln_f(hidden)
 end)
 GPT.new_cache = language.new_cache
 

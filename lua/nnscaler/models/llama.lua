@@ -108,17 +108,18 @@ Llama.configs = {
 ---   std?: number, tied?: boolean, qkv_bias?: boolean, rope_scaling?: { type:
 ---   'linear'|'llama3'|'longrope', factor?: number, low_freq_factor?: number,
 ---   high_freq_factor?: number, original?: integer, short_factor?: number[],
----   long_factor?: number[], attention_factor?: number } }
+---   long_factor?: number[], attention_factor?: number }, loss_chunk?: integer }
 ---   hidden: inner width of the feed-forward part; block:
 ---   the longest text, in tokens; theta: base of the rotary frequencies; std: of the first weights;
 ---   tied: the output layer uses the token embedding; qkv_bias: query, key and value have biases;
----   rope_scaling: slows turns, for texts longer than the `original` tokens of the training
+---   rope_scaling: slows turns, for texts longer than the `original` tokens of the training;
+---   loss_chunk: tokens whose logits exist at a time in the loss, by default all
 function Llama:init(a)
   local area = 'models.llama'
   a = check.options(area, a, { vocab = check.none, layers = check.none, heads = check.none,
     width = check.none, hidden = check.none, block = check.none, kv_heads = check.none,
     head_dim = check.none, theta = 500000, eps = 1e-5, std = 0.02, tied = false,
-    qkv_bias = false, rope_scaling = check.none })
+    qkv_bias = false, rope_scaling = check.none, loss_chunk = check.none })
   for _, name in ipairs { 'vocab', 'layers', 'heads', 'width', 'hidden', 'block' } do
     check.integer(area, name, a[name])
   end
@@ -137,6 +138,7 @@ function Llama:init(a)
   end
   if a.rope_scaling then rope.check(area, a) end
   self.block, self.vocab, self.arguments = a.block, a.vocab, a
+  self.loss_chunk = language.loss_chunk('models.llama', a.loss_chunk)
   self.model = Body(a)
   self.short_block = self.model.rotary_emb.short
   self.lm_head = linear(a, a.width, a.vocab)
@@ -145,7 +147,7 @@ function Llama:init(a)
 end
 
 Llama.forward = language.forward('models.llama', function(self, x, _, cache)
-  return self.lm_head(self.model(x, cache))
+  return self.model(x, cache)
 end)
 Llama.new_cache = language.new_cache
 

@@ -33,6 +33,11 @@ function Layout:is_linear(node)
   return weight and #weight.shape >= 2
 end
 
+-- The weight of a loss that makes the scores of classes itself: [classes, width].
+function Layout:weight_of_classes(node)
+  return node.kind == 'class_loss' and node.inputs[2] and self.graph:weight_of(node.inputs[2])
+end
+
 -- Values and operators as messages show them.
 local function shape_of(value) return ('[%s]'):format(table.concat(value.shape, ', ')) end
 local function place_of(node)
@@ -145,6 +150,21 @@ function Layout:cut_columns_and_rows()
   end
 end
 
+-- Cuts the classes of losses that make their scores themselves.
+function Layout:cut_classes()
+  local where = { input = 1, dim = 0 }
+  for _, node in ipairs(self.graph:nodes()) do
+    if self:weight_of_classes(node) then
+      if self.graph:split_of(node, where, self.parts) then
+        self.places[node.id] = where
+      else
+        self.why[node.id] = ('its weight %s: %s'):format(shape_of(self.values[node.inputs[2] + 1]),
+          self.graph:refusal(node, where, self.parts))
+      end
+    end
+  end
+end
+
 -- Cuts the rows of the longest embedding table: that of the tokens. One that an output layer shares
 -- is cut where that one is.
 function Layout:cut_table()
@@ -160,7 +180,7 @@ function Layout:cut_table()
   for _, node in ipairs(longest) do
     local fits = self.graph:split_of(node, where, self.parts) ~= nil
     for _, other in ipairs(self.graph:nodes()) do
-      local tied = self:is_linear(other)
+      local tied = (self:is_linear(other) or self:weight_of_classes(other))
         and self.graph:weight_of(other.inputs[2]) == self.graph:weight_of(node.inputs[1])
       if tied and not self.places[other.id] then fits = false end
     end
@@ -239,7 +259,10 @@ return keys.policy(rules, function(graph, cfg)
       log.warning('every rank holds the whole of linear layers that cannot be cut into %d parts: '
         .. '%s', parts, line)
     end
-    if layout.vocab_parallel then layout:cut_table() end
+    if layout.vocab_parallel then
+      layout:cut_classes()
+      layout:cut_table()
+    end
     if config.sequence_parallel then layout:cut_sequence() end
     for _, node in ipairs(graph:nodes()) do
       local where = layout.places[node.id]

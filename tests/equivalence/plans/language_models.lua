@@ -1,10 +1,12 @@
 --- Models of text with sizes that fit no number of ranks: few key and value heads, odd
 --- vocabularies, odd lengths, targets of which one counts. They are models of the plan matrix,
 --- unlisted.
+local F = require 'nnscaler.functional'
 local GPT = require 'nnscaler.models.gpt'
 local Llama = require 'nnscaler.models.llama'
 local T = require 'nnscaler.tensor'
 local models = require 'tests.equivalence.plans.models'
+local nn = require 'nnscaler.nn'
 
 local function text(vocab, time, change)
   return function(g)
@@ -25,20 +27,41 @@ for _, kv_heads in ipairs { 1, 2 } do
   end, text(16, 8))
 end
 
-for _, vocab in ipairs { 257, 50257 } do
+-- The loss of whole logits, and in chunks of 3 of 8 tokens, of which some do not count.
+local function holes(s) s.y:narrow(1, 1, 2):fill_(-100) end
+for _, vocab in ipairs { 256, 257, 50257 } do
   for _, tied in ipairs { true, false } do
-    add(('vocabulary %d%s'):format(vocab, tied and ', tied' or ''), function()
-      return GPT { vocab = vocab, layers = 1, heads = 4, width = 8, block = 4, bias = true,
-        tied = tied }
-    end, text(vocab, 4))
+    for _, chunk in ipairs { 0, 3 } do
+      add(('vocabulary %d%s%s'):format(vocab, tied and ', tied' or '',
+        chunk > 0 and ', chunks' or ''), function()
+        return GPT { vocab = vocab, layers = 1, heads = 4, width = 8, block = 4, bias = true,
+          tied = tied, loss_chunk = chunk > 0 and chunk or nil }
+      end, text(vocab, 4, holes))
+    end
   end
 end
 
+-- The loss of each token, weighted.
+local Each = nn.class 'Each'
+function Each:init()
+  self.table, self.fc, self.proj = nn.Embedding(256, 8), nn.Linear(8, 12), nn.Linear(12, 8)
+end
+function Each:forward(s)
+  local h = self.proj(self.fc(self.table(s.x)):tanh())
+  local each = F.linear_cross_entropy(h, self.table.weight, s.y, { reduction = 'none', chunk = 3 })
+  return (each * each):mean()
+end
+add('vocabulary 256, each', function() return Each() end, text(256, 4, holes))
+
 for _, time in ipairs { 7, 33 } do
-  add('length ' .. time, function()
-    return Llama { vocab = 16, layers = 1, heads = 4, kv_heads = 2, width = 8, hidden = 12,
-      block = time }
-  end, text(16, time))
+  local function llama(chunk)
+    return function()
+      return Llama { vocab = 16, layers = 1, heads = 4, kv_heads = 2, width = 8, hidden = 12,
+        block = time, loss_chunk = chunk }
+    end
+  end
+  add('length ' .. time, llama(), text(16, time))
+  add(('length %d, chunks'):format(time), llama(5), text(16, time))
   -- The one target that counts lies on the last rank of a split.
   add(('length %d, one target'):format(time), models['length ' .. time].make,
     text(16, time, function(s)

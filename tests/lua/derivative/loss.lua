@@ -56,4 +56,30 @@ return function(add, m)
       { n = 5, f(A, B) * 100, t(A, B):abs(), pos(A, B), nil, r, fixed = { 3 } })
   end
   add('mse_loss l1_loss', { f(0, B), f(0, B), 2 }, { f(0, B), f(0, B), 0 })
+
+  -- The scores of a linear layer in chunks; autograd's derivative of them is linear_scores'.
+  local own = require('nnscaler.ops').nnscaler
+  local rows, table_, plain = f(6, A), f(10, A), require('nnscaler.ops').aten
+  local function two_scores(x, w, y, _)
+    local all = x:matmul(w:t())
+    return all:gather(-1, y:unsqueeze(-1)):squeeze(-1), plain.logsumexp(all, -1)
+  end
+  local function whole(x, w, y, reduction, ignored, _)
+    return plain.cross_entropy_loss(x:matmul(w:t()):flatten(0, -2), y:flatten(), nil, reduction,
+      ignored):reshape(reduction == 0 and y.shape or {})
+  end
+  -- The gradients that are made at once have none of their own.
+  local function at_once(x, w, y, ignored, chunk, mask)
+    local _, dx, dw = own.linear_cross_entropy_gradients(x:detach(), w:detach(), y, ignored, chunk,
+      mask)
+    return whole(x, w, y, 2, ignored), dx, dw
+  end
+  add('nnscaler::linear_scores', { rows, table_, classes, 4, outputs = 2, reference = two_scores },
+    { f(2, 3, A), table_, i(10, 2, 3), 9, outputs = 2, reference = two_scores })
+  for _, r in ipairs { 0, 2 } do
+    add('nnscaler::linear_cross_entropy', { rows, table_, holed, r, -100, 4, reference = whole },
+      { f(2, 3, A), table_, i(10, 2, 3), r, 3, 1, reference = whole })
+  end
+  add('nnscaler::linear_cross_entropy_gradients',
+    { rows, table_, holed, -100, 4, { true, true, true }, reference = at_once })
 end
