@@ -69,6 +69,16 @@ function M.parallelize(what, dummy_args, policy, compute_config, opts)
   return require 'nnscaler.library.parallelize'(what, dummy_args, policy, compute_config, opts)
 end
 
+--- Wraps a module that plans itself at its first call: docs/library.md.
+---@param model nnscaler.nn.Module
+---@param optimizer? { type: string|table|function, args?: table } as optimizer of a job
+---@param opts? nnscaler.WrapOpts
+---@return nnscaler.WrappedModule
+---@return nnscaler.ParallelOptimizer|nil optimizer
+function M.wrap(model, optimizer, opts)
+  return require 'nnscaler.library.wrap'(model, optimizer, opts)
+end
+
 --- Makes the optimizer of a model with parallel modules in it.
 ---@param model nnscaler.nn.Module
 ---@param optimizer_fn string|table|function

@@ -16,19 +16,25 @@ namespace {
 // The programs of more ranks are not held at one time.
 constexpr int kMostCompared = 64;
 
+// Forward of a module inside a hand-written model returns before its backward is asked for.
+void check_embedded(const graph::Graph& graph, const plan::Plan& plan) {
+  if (plan.schedule == "gpipe") return;
+  throw Error(ErrorKind::plan,
+              fmt::format("[lower.stages] the plan of {} has {} stages under schedule '{}'; "
+                          "expected 'gpipe' for a module inside a hand-written model, whose "
+                          "backward starts after all of forward",
+                          graph.name, plan.stages, plan.schedule),
+              "pas_config.pipeline_scheduler = 'gpipe'");
+}
+
 Common common_of(std::shared_ptr<const graph::Graph> graph, Options options) {
   Common common{std::move(graph), std::move(options), {}, 0, false, true, {}, {}};
   const auto& plan = common.options.plan;
-  if (common.options.embedded && plan && plan->stages > 1)
-    throw Error(ErrorKind::plan,
-                fmt::format("[lower.stages] the plan of {} has {} stages; expected one for a "
-                            "module inside a hand-written model",
-                            common.graph->name, plan->stages),
-                "pipelines are for end-to-end modules: compute_config.use_end2end = true");
   if (plan && plan->stages > 1) {
     const Schedule schedule = schedule_of(*plan, plan->micro_batches);
     common.split_backward = schedule.split_backward;
     common.ordered = forwards_ascend(schedule);
+    if (common.options.embedded) check_embedded(*common.graph, *plan);
   }
   const plan::Resting* rests =
       plan && common.options.first ? &common.options.first->rests() : nullptr;

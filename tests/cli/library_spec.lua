@@ -40,7 +40,8 @@ end)
 describe('docs/library.md', function()
   local folder, remove = shell.folder()
   teardown(remove)
-  local expected = { ['loop.lua'] = '^20\t.*\n100\t', ['end2end.lua'] = '\n20\t.*\ninferred\t4' }
+  local expected = { ['loop.lua'] = '^20\t.*\n100\t', ['wrapped.lua'] = '^10\t.*\n20\t',
+    ['end2end.lua'] = '\n20\t.*\ninferred\t4' }
   for name, text in base.file_read('docs/library.md'):gmatch '```lua file=([%w._]+)\n(.-)```' do
     it('has a script that runs on four ranks: ' .. name, function()
       local there

@@ -33,7 +33,58 @@ local function ended()
   return module:materialize(1)
 end
 
+local function wrapped(opts, optimizer, module)
+  opts = opts or {}
+  opts.gen_savedir, opts.policy = '', 'dp' -- one that joins no ranks
+  return nnscaler.wrap(module or Net(), optimizer, opts)
+end
+
+-- A result that is no rows, and one that grows otherwise.
+local Odd = nn.class 'Odd'
+function Odd:init(f) rawset(self, 'f', f) end
+function Odd:forward(v) return self.f(v) end
+
 local cases = {
+  -- what can be wrapped, and how it is called
+  { 'wrapping a table', '[library.wrap] a table cannot be wrapped',
+    function() nnscaler.wrap {} end },
+  { 'an optimizer that is a name', '[library.wrap] the optimizer is a string; expected a table',
+    function() nnscaler.wrap(Net(), 'sgd') end },
+  { 'no micro-batches', '[library.wrap] micro_batches is 0; expected a whole number',
+    function() wrapped { micro_batches = 0 } end },
+  { 'wrapping end to end', '[library.wrap] compute_config.use_end2end; a wrapped module is called',
+    function() wrapped { compute_config = { use_end2end = true } } end },
+  { 'wrapping a parallel module', '[library.wrap] Parallel', function() nnscaler.wrap(make()) end },
+  { 'a step before the first call', '[library.wrap] optimizer.step before the first call',
+    function()
+      local _, optimizer = wrapped({}, { type = 'sgd' })
+      optimizer:zero_grad()
+      optimizer:step()
+    end },
+  { 'rows that differ', "[library.wrap] argument 'y' of Net has 3 rows, 'x' has 2",
+    function() (wrapped())(x(), T.ones { 3 }) end },
+  { 'rows that micro-batches do not divide', '[library.wrap] 3 rows for 2 micro-batches',
+    function() (wrapped { micro_batches = 2 })(T.ones { 3, 3 }) end },
+  { 'a mean over several micro-batches', '[library.wrap] result 1 of Odd has shape [], and [] for '
+    .. 'twice as many samples; expected a row for each under 2 micro-batches', function()
+      (wrapped({ micro_batches = 2 }, nil, Odd(function(v) return v:mean() end)))(x())
+    end },
+  { 'a result with rows elsewhere', '[library.wrap] result 1 of Odd has shape [3, 1], and [3, 2]',
+    function()
+      (wrapped({ micro_batches = 2 }, nil, Odd(function(v) return v:t() end)))(x())
+    end },
+  { 'a wrapped module in another', "[library.wrap] 'inner' is a wrapped module inside of another",
+    function()
+      local Outer = nn.class 'Outer'
+      function Outer:init() self.inner = wrapped() end
+      function Outer:forward(v) return self.inner(v) end
+      Outer()(x())
+    end },
+  { 'planning again', '[library.wrap] plan_for of a module that has a plan', function()
+      local module = wrapped()
+      module(x())
+      module:plan_for(2, x())
+    end },
   -- keys that mean nothing here
   { 'constant folding', '[library.compute_config] constant_folding is true; only false is taken: '
     .. 'numbers of Lua', function() make { constant_folding = true } end },
@@ -219,7 +270,9 @@ local cases = {
 
 -- What several ranks get wrong: errors of tests/equivalence/library/ranks.lua.
 local rules = {
-  stages = '[lower.stages] the plan of Net has 2 stages; expected one',
+  stages = '[library.stages] the plan of Net has 2 stages; expected one for a module that is',
+  schedule = "[lower.stages] the plan of Net has 2 stages under schedule '1f1b'; expected 'gpipe'",
+  rows = '[library.wrap] rank 1 gives Net the arguments v float32[3, 4], rank 0 v float32[4, 4]',
   object = "the state of 'fc.weight' rests in shards (use_zero=1), and the optimizer of "
     .. 'optimizer_fn updates whole parts by itself',
   whole = "the rank holds a part of 'fc.weight', and adafactor updates whole weights",

@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "codegen/lua.h"
 #include "lower/lower.h"
+#include "lower/skeleton.h"
 #include "support/graph_text.h"
 
 using namespace nns;
@@ -60,17 +61,40 @@ TEST_CASE("inputs that want no gradient get none") {
   CHECK(p.segments[1].outputs.empty());
 }
 
-TEST_CASE("a module inside a hand-written model is not a pipeline") {
-  const graph::Graph g = two_results();
+TEST_CASE("stages of an embedded program: seeds in the last, gradients where inputs are read") {
+  const graph::Graph g = test::read_graph(R"(
+graph "Chain" training
+  input     %x "x": float64[2, 3] grad
+  input     %z "z": float64[2, 4] grad
+  parameter %w "w": float64[3, 4] grad
+  %h = aten::mm(self=%x, mat2=%w)
+  %y = aten::mul.Tensor(self=%h, other=%z)
+  output    %y
+)");
   auto plan = std::make_shared<plan::Plan>();
   plan->plan_ngpus = plan->runtime_ngpus = 2;
   plan->stages = 2;
   plan->stage_devices = {{0}, {1}};
   plan->structure = graph::structure_hash(g);
   for (const auto& n : g.nodes)
-    plan->ops.push_back({{n.module, n.op, n.ordinal}, {}, {n.id == 0 ? 0 : 1}, n.id == 0 ? 0 : 1});
+    plan->ops.push_back({{n.module, n.op, n.ordinal}, {}, {n.id}, n.id});
   lower::Options options = embedded();
   options.plan = plan;
+  plan->schedule = "1f1b";
   CHECK_THROWS_WITH(lower::lower(g, options),
-                    Catch::Contains("[lower.stages] the plan of Two has 2"));
+                    Catch::Contains("[lower.stages] the plan of Chain has 2 stages under schedule "
+                                    "'1f1b'; expected 'gpipe'"));
+  plan->schedule = "gpipe";
+  plan->micro_batches = 2;
+  const lower::Skeleton skeleton(std::make_shared<const graph::Graph>(g), options);
+  CHECK(skeleton.check());
+  const lower::Program first = skeleton.project(0).program, last = skeleton.project(1).program;
+  CHECK(first.seeds.empty());
+  CHECK(first.outputs.empty());
+  REQUIRE(last.seeds.size() == 1);
+  CHECK(last.seeds[0].first == "1");
+  REQUIRE(first.input_gradients.size() == 1);
+  CHECK(first.input_gradients[0].first == "x");
+  REQUIRE(last.input_gradients.size() == 1);
+  CHECK(last.input_gradients[0].first == "z");
 }

@@ -8,7 +8,7 @@ local M = {}
 --- Checks the keys and types of a table of options.
 ---@param name string of the table, for messages
 ---@param given any
----@param known table<string, string> key → type
+---@param known table<string, string> key → type, or 'any'
 ---@return table given
 function M.table(name, given, known)
   if type(given) ~= 'table' then
@@ -20,7 +20,7 @@ function M.table(name, given, known)
       fail('usage', 'library.' .. name, ("%s has the key '%s'; expected %s"):format(name,
         tostring(key), table.concat(sorted.sorted_keys(known), ', ')))
     end
-    if type(value) ~= expected then
+    if expected ~= 'any' and type(value) ~= expected then
       fail('usage', 'library.' .. name, ('%s.%s is a %s; expected a %s'):format(name, key,
         type(value), expected))
     end

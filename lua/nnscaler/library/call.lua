@@ -3,22 +3,24 @@
 local C = require 'nnscaler._C.runtime'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
+local groups = require 'nnscaler.runtime.groups'
 local sorted = require 'nnscaler.sorted'
 local tree = require 'nnscaler.runtime.tree'
 local tensor = require 'nnscaler.tensor'
 
 -- What a program's function of autograd is made of; found once per program.
-local function describe(program)
-  local names = program.lowered:input_gradients()
-  local about = { inputs = names, parameters = {}, labels = {}, seeds = {} }
-  for i, name in ipairs(names) do about.labels[i] = ("input '%s'"):format(name) end
+local function describe(state, program, args, results, training)
+  local about = state.ends and state.ends:describe(program, args, results, training)
+    or { inputs = program.lowered:input_gradients(), seeds = program.lowered:seeds() }
+  about.parameters, about.labels, about.places = {}, {}, {}
+  for i, name in ipairs(about.inputs) do about.labels[i] = ("input '%s'"):format(name) end
   for _, leaf in ipairs(program.lowered:parameters()) do
     if leaf.addends > 0 then
       about.parameters[#about.parameters + 1] = leaf.name
       about.labels[#about.labels + 1] = ("parameter '%s'"):format(leaf.name)
     end
   end
-  for i, path in ipairs(program.lowered:seeds()) do about.seeds[i] = tree.keys(path) end
+  for i, path in ipairs(about.seeds) do about.places[i] = tree.keys(path) end
   return about
 end
 
@@ -35,10 +37,12 @@ local function draws_of(state, path)
   return { random = door.get_random(), path = path, before = state.drawn }
 end
 
--- `seen` counts the draws of a forward.
-local function set_context(program, draws, seen)
-  local context, random = program.context, draws.random
-  context.seed, context.step, context.micro = random.seed, random.step, random.micro
+-- For micro-batch k of a call; `seen` counts its draws.
+local function set_context(state, program, draws, k, seen)
+  local context, random, sharing = program.context, draws.random, state.engine.sharing
+  context.seed, context.step = random.seed, random.step
+  context.micro = random.micro + (k - 1) * (sharing and sharing.units or 1)
+  context.tag = (k - 1) * program.tags
   context.at, context.before, context.seen = draws.path, draws.before, seen
 end
 
@@ -59,33 +63,42 @@ local function keep_buffers(engine)
   if not contents.across then contents:commit(true) end
 end
 
-local function connect(state, program, results, flat, saved, draws)
-  local engine, about = state.engine, program.about
-  local inputs, n = {}, #about.inputs
+-- Backward of all micro-batches: gradients of inputs and of parameters.
+local function run_backward(state, program, pass, seeds)
+  local engine, about, gradients, given = state.engine, program.about, {}, {}
+  tree.mirror(engine.gradients, gradients)
+  local list = state.ends and state.ends:seeds(about, seeds) or { seeds }
+  local _, stage = next(program.stages)
+  for k = 1, stage.B and #list or 0 do
+    set_context(state, program, pass.draws, k)
+    given[k] = C.run(stage.B, engine.tensors, pass.saved[k], gradients, list[k], program.context)
+  end
+  groups.flush()
+  local out = state.ends and state.ends:gradients(about, given, pass.batches) or {}
+  for i, name in ipairs(about.inputs) do out[i] = out[i] or given[1][name] end
+  for i, name in ipairs(about.parameters) do
+    local at, key = tree.place(gradients, name)
+    out[#about.inputs + i] = at[key] or false
+  end
+  return out
+end
+
+local function connect(state, program, results, flat, pass)
+  local about, inputs, heads = program.about, {}, {}
   for i, name in ipairs(about.inputs) do inputs[i] = flat[name] end
-  for i, name in ipairs(about.parameters) do inputs[n + i] = state.by_name[name] end
-  local heads = {}
-  for i, keys in ipairs(about.seeds) do
+  for i, name in ipairs(about.parameters) do
+    inputs[#about.inputs + i] = state.by_name[name]
+  end
+  for i, keys in ipairs(about.places) do
     local at, key = place(results, keys)
     heads[i] = at[key]
   end
   local function backward(seeds)
     state:before_backward()
-    local gradients = {}
-    tree.mirror(engine.gradients, gradients)
-    set_context(program, draws)
-    local given = C.run(program.stages[0].B, engine.tensors, saved, gradients, seeds,
-      program.context)
-    local list = {}
-    for i, name in ipairs(about.inputs) do list[i] = given[name] end
-    for i, name in ipairs(about.parameters) do
-      local at, key = tree.place(gradients, name)
-      list[n + i] = at[key] or false
-    end
-    return list
+    return run_backward(state, program, pass, seeds)
   end
-  heads = C.connect(state.label, backward, inputs, about.labels, heads, saved)
-  for i, keys in ipairs(about.seeds) do
+  heads = C.connect(state.label, backward, inputs, about.labels, heads, pass.saved)
+  for i, keys in ipairs(about.places) do
     local at, key = place(results, keys)
     at[key] = heads[i]
   end
@@ -125,6 +138,35 @@ end
 
 local function pack(...) return { n = select('#', ...), ... } end
 
+-- What the program takes of the arguments: as they are, or of a wrapped module as its ends say.
+local function enter(state, args, flat)
+  if state.ends then return state.ends:enter(args, flat) end
+  local inputs = {}
+  for name, x in next, flat do inputs[name] = x:detach() end
+  if state.engine.sharing then
+    state.engine.sharing:check_samples({ inputs }, state.calls)
+    state.calls = state.calls + 1
+  end
+  return { { args = args, inputs = inputs } }
+end
+
+-- Forward of all micro-batches: their results.
+local function run_forward(state, program, pass, training)
+  local engine, outputs = state.engine, {}
+  local _, stage = next(program.stages)
+  for k, batch in ipairs(pass.batches) do
+    local seen = {}
+    pass.saved[k] = {}
+    set_context(state, program, pass.draws, k, seen)
+    outputs[k] = pack(C.run(stage.F, engine.tensors, pass.saved[k], engine.contents, batch.inputs,
+      program.context))
+    if training then keep_buffers(engine) end
+    if k == #pass.batches then count_draws(state, pass.draws, seen) end
+  end
+  groups.flush()
+  return outputs
+end
+
 --- Runs the module on arguments of forward and returns what forward returns.
 ---@param state table of the module (library.module)
 ---@param training boolean
@@ -133,28 +175,19 @@ local function pack(...) return { n = select('#', ...), ... } end
 ---@return any ...
 return function(state, training, path, ...)
   local engine, args = state.engine, pack(...)
-  local flat, plain = tree.inputs(args, args.n, engine.source.arg_names), {}
-  for name, x in next, flat do plain[name] = x:detach() end
-  if engine.sharing then
-    engine.sharing:check_samples({ plain }, state.calls)
-    state.calls = state.calls + 1
-  end
-  local program = (training and engine.training or engine.evaluation):get(args, training)
-  local draws, seen, saved = draws_of(state, path), {}, {}
-  set_context(program, draws, seen)
-  local results = pack(C.run(program.stages[0].F, engine.tensors, saved, engine.contents, plain,
-    program.context))
-  count_draws(state, draws, seen)
-  if training then keep_buffers(engine) end
+  local flat = tree.inputs(args, args.n, engine.source.arg_names)
+  local pass = { batches = enter(state, args, flat), saved = {}, draws = draws_of(state, path) }
+  local given = pass.batches[1].args
+  local program = (training and engine.training or engine.evaluation):get(given, training)
+  local outputs = run_forward(state, program, pass, training)
+  program.about = program.about or describe(state, program, given, outputs[1], training)
+  local results = state.ends and state.ends:leave(program.about, outputs) or outputs[1]
   if door.grad_enabled() then
     if not training then
       local inputs = wanting(state, flat)
       if #inputs > 0 then refuse_backward(state, results, inputs) end
-    elseif program.stages[0].B then
-      program.about = program.about or describe(program)
-      if #program.about.seeds > 0 then
-        connect(state, program, results, flat, saved, draws)
-      end
+    elseif #program.about.seeds > 0 then
+      connect(state, program, results, flat, pass)
     end
   end
   return unpack(results, 1, results.n)

@@ -6,6 +6,7 @@ local base = require 'nnscaler._C.base'
 local comm = require 'nnscaler._C.comm'
 local fail = require 'nnscaler.fail'
 local groups = require 'nnscaler.runtime.groups'
+local nn = require 'nnscaler.nn'
 local sorted = require 'nnscaler.sorted'
 local stores = require 'nnscaler.runtime.store'
 local tensor = require 'nnscaler.tensor'
@@ -182,7 +183,7 @@ function M.load_merged_state_dict(model, weights, optimizer, state)
       own[leaf.name] = store:own(leaf.name, data)
     end
   end
-  model:load_state_dict(own)
+  nn.Module.load_state_dict(model, own)
   if not (optimizer and state) then return end
   local counts, tensors = {}, {}
   for _, parameter in ipairs(optimizer.parameters) do

@@ -114,13 +114,15 @@ end
 ---@param model nnscaler.nn.Module
 ---@param optimizer_fn string|table|fun(parameters: table[], args: table): table
 ---@param args? table
+---@param into? table that becomes the optimizer
 ---@return nnscaler.ParallelOptimizer
-function M.new(model, optimizer_fn, args)
+function M.new(model, optimizer_fn, args, into)
   model:assign_paths()
   local modules = Parallel.find(model)
   local shared = check_model(model, modules)
-  local self = setmetatable({ model = model, modules = modules, sharing = shared, steps = 0,
-    hooks = { before = {}, after = {} } }, Optimizer)
+  local self = setmetatable(into or {}, Optimizer)
+  self.model, self.modules, self.sharing, self.steps = model, modules, shared, 0
+  self.hooks = { before = {}, after = {} }
   self.inside, self.outside = parameters_of(model, modules)
   self.parameters = {}
   for _, list in ipairs { self.inside, self.outside } do

@@ -71,7 +71,9 @@ function M.stages(graph, cfg, area, default)
       cfg.plan_ngpus))
   end
   local each = cfg.plan_ngpus / ranks
-  local name, chunks = config.pipeline_scheduler or '1f1b', config.pipeline_chunks
+  -- Forward of a module inside a hand-written model ends before its backward begins.
+  local name = config.pipeline_scheduler or cfg.embedded and 'gpipe' or '1f1b'
+  local chunks = config.pipeline_chunks
   if name == '1f1b_interleaved' then chunks = chunks or 2 end
   local places = core.placement(name, ranks, chunks or 1)
   local stages = #places

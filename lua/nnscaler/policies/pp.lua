@@ -16,6 +16,6 @@ return keys.policy(hybrid.keys, function(graph, cfg)
   config.pipeline_nstages = cfg.plan_ngpus
   return hybrid(graph, {
     plan_ngpus = cfg.plan_ngpus, runtime_ngpus = cfg.runtime_ngpus, pas_config = config,
-    micro_batches = cfg.micro_batches,
+    micro_batches = cfg.micro_batches, embedded = cfg.embedded,
   })
 end)

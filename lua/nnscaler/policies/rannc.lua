@@ -127,7 +127,7 @@ local function problem(graph, cfg, config, list, rows, forward, backward)
   local function range(from, to)
     local key = from * 1000 + to
     if known[key] then return known[key] end
-    local r = { forward = 0, backward = 0, enter = 0, leave = 0, weights = 0, kept = 0 }
+    local r = { forward = 0, backward = 0, enter = 0, leave = 0, weights = 0, halves = 0, kept = 0 }
     local first, last, seen = list[from].first, list[to].last, {}
     for i = first, last do
       r.forward, r.backward = r.forward + (forward[i] or 0), r.backward + (backward[i] or 0)
@@ -137,6 +137,7 @@ local function problem(graph, cfg, config, list, rows, forward, backward)
           seen[id] = true
           if value.role == 'parameter' or value.role == 'buffer' then
             r.weights = r.weights + bytes_of(value)
+            if value.dtype:find '16$' then r.halves = r.halves + bytes_of(value) end
           elseif value.role == 'input' or value.producer and value.producer + 1 < first then
             r.enter = r.enter + bytes_of(value)
           end
@@ -172,6 +173,7 @@ local function problem(graph, cfg, config, list, rows, forward, backward)
     input = function(from, to, samples) return range(from, to).enter * samples / rows end,
     output = function(from, to, samples) return range(from, to).leave * samples / rows end,
     parameters = function(from, to) return range(from, to).weights end,
+    halves = function(from, to) return range(from, to).halves end,
   }
 end
 
@@ -184,7 +186,9 @@ local function apply(graph, cfg, config, list, found)
   end
   if #counts > 1 then
     graph:stage(first, search.allocate(counts, config.alloc_repl_flat))
-    graph:schedule(config.rannc_costs and 'gpipe' or '1f1b', cfg.micro_batches)
+    -- Forward of a module inside a hand-written model ends before its backward begins.
+    local schedule = (config.rannc_costs or cfg.embedded) and 'gpipe' or '1f1b'
+    graph:schedule(schedule, cfg.micro_batches)
   end
   local where = { input = 0, dim = 0 }
   for s, stage in ipairs(found.stages) do
@@ -210,6 +214,7 @@ end
 ---@field enter number
 ---@field leave number
 ---@field weights number
+---@field halves number of those, of 16-bit numbers
 ---@field peak number
 ---@field state number of the optimizer
 ---@field buffers number of what is received, its gradient, and sent
@@ -229,24 +234,29 @@ local function rows_of(p, found, total, flat)
     out[s] = { name = ('MERGE_%d_%d'):format(stage.from - 1, stage.to - 1),
       replicas = stage.replicas * total, forward = f, backward = g,
       reduce = search.all_reduce(weights), enter = enter, leave = leave, weights = weights,
-      peak = peak, state = p.opt_param_factor * weights, buffers = 2 * enter + leave,
-      devices = devices[s] }
+      halves = p.halves(stage.from, stage.to), peak = peak, state = p.opt_param_factor * weights,
+      buffers = 2 * enter + leave, devices = devices[s] }
   end
   return out
 end
 
 -- The table that RaNNC prints of its stages.
 local function tell(found)
-  log.info('Available device memory: %.0f', found.limit)
-  log.info('Estimated profiles of subgraphs: batch_size=%d np=%d pipeline=%d', found.batch,
-    found.ranks, found.micro)
+  log.info('Estimated profiles of subgraphs: batch_size=%d np=%d pipeline=%d use_amp=0 zero=%d',
+    found.batch, found.ranks, found.micro, found.zero)
   for _, row in ipairs(found.rows) do
     log.info('  graph=%s repl=%d fwd_time=%d bwd_time=%d ar_time=%d in_size=%.0f out_size=%.0f '
-      .. 'param_size=%.0f total_mem=%.0f (fwd+bwd=%.0f opt=%.0f comm=%.0f)', row.name,
-      row.replicas, row.forward, row.backward, row.reduce, row.enter, row.leave, row.weights,
-      row.peak + row.state + row.buffers, row.peak, row.state, row.buffers)
-    log.info('  Assigned subgraph %s to devices [%s] of each unit', row.name,
-      table.concat(row.devices, ', '))
+      .. 'fp32param_size=%.0f fp16param_size=%.0f total_mem=%.0f (fwd+bwd=%.0f opt=%.0f comm=%.0f)',
+      row.name, row.replicas, row.forward, row.backward, row.reduce, row.enter, row.leave,
+      row.weights - row.halves, row.halves, row.peak + row.state + row.buffers, row.peak,
+      row.state, row.buffers)
+  end
+  for _, row in ipairs(found.rows) do
+    local ranks = {}
+    for first = 0, found.ranks - 1, found.plan_ngpus do
+      for _, device in ipairs(row.devices) do ranks[#ranks + 1] = first + device end
+    end
+    log.info('Assigned subgraph %s to rank[%s]', row.name, table.concat(ranks, ','))
   end
 end
 
@@ -281,7 +291,7 @@ end
 ---@param graph table handle
 ---@param cfg nnscaler.PolicyConfig
 ---@return { rows: nnscaler.rannc.Row[], limit: number, batch: integer, ranks: integer,
----  micro: integer, apply: fun() }
+---  plan_ngpus: integer, micro: integer, zero: integer, apply: fun() }
 function M.find(graph, cfg)
   local given, config = cfg.pas_config or {}, {}
   for _, key in ipairs(sorted_keys(kDefaults)) do
@@ -306,6 +316,9 @@ function M.find(graph, cfg)
     return sum
   end, config)
   local p = problem(graph, priced, config, list, rows, forward, backward)
+  log.info('Assuming batch size: %d', p.batch * cfg.runtime_ngpus / cfg.plan_ngpus)
+  log.info('Available device memory: %.0f', p.limit)
+  log.info 'Starting model partitioning ...'
   local kept, best = search.search(p)
   local why
   if best and not config.rannc_costs then
@@ -321,6 +334,7 @@ function M.find(graph, cfg)
   local total = cfg.runtime_ngpus / cfg.plan_ngpus
   return { rows = rows_of(p, best, total, config.alloc_repl_flat), limit = p.limit,
     batch = p.batch * total, ranks = cfg.runtime_ngpus, micro = best.micro,
+    plan_ngpus = cfg.plan_ngpus, zero = (cfg.zero and cfg.zero.level or 0) > 0 and 1 or 0,
     apply = function() apply(graph, priced, config, list, best) end }
 end
 

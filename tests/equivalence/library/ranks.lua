@@ -341,6 +341,15 @@ function M.rules()
     return nnscaler.parallelize(Net(), { x }, policy, { plan_ngpus = plan, use_zero = zero }, opts)
   end
   out.stages = message(parallel, 'pp', 2)
+  local Net2 = nn.class 'Net'
+  function Net2:init() self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 4) end
+  function Net2:forward(v) return self.b(self.a(v)) end
+  local function wrap(pas_config)
+    return nnscaler.wrap(Net2(), nil, { policy = 'pp', gen_savedir = '',
+      compute_config = { pas_config = pas_config } })
+  end
+  out.schedule = message(wrap { pipeline_scheduler = '1f1b' }, x)
+  out.rows = message(wrap {}, T.ones { 4 - comm.current():rank(), 4 })
   local Two = nn.class 'Two'
   function Two:init()
     self.a = parallel('dp', 1)
