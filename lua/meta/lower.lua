@@ -158,6 +158,19 @@ function Program:inputs() end
 ---@return nnscaler.ProgramSegments
 function Program:segments() end
 
+---@class nnscaler.ProgramCall
+---@field call string the name by which profiles know it
+---@field op string 'accumulate' for an addend of a gradient
+---@field flops number
+---@field bytes number that it reads and writes, 0 for a view
+---@field largest number elements of its largest tensor
+---@field dtype string of its results
+---@field communicates boolean
+
+--- What each segment calls, in the order in which its function does; `name` of the segment.
+---@return nnscaler.ProgramCall[][]
+function Program:calls() end
+
 --- What the rank runs in a step, in order.
 ---@return { kind: 'F'|'B'|'W', stage: integer, micro: integer }[]
 ---@return integer micro_batches of which that is
@@ -259,6 +272,7 @@ function Skeleton:simulate(plan, settings) end
 ---@field communication boolean
 ---@field forward number seconds
 ---@field backward number seconds
+---@field modelled number seconds of those that were not measured
 ---@field instrs integer
 
 ---@class nnscaler.RankAccount

@@ -11,16 +11,21 @@ local solve = {}
 ---@field origin string of its figures: 'measured', 'interpolated', 'modelled'
 
 ---@class nnscaler.StepSettings what a step needs beside the programs
----@field hardware? string a known machine, or the path of a description; 'cpu' by default
+---@field hardware? string a known machine, the path of a description or of a profile, or
+---  'measured': this machine as `nnscaler profile` found it; 'cpu' by default
 ---@field micro_batches? integer of a unit, 1 by default
 ---@field bucket_bytes? integer of gradients that one all-reduce sums, 25 MiB by default
 ---@field state? number bytes that the optimizer keeps for each byte of a weight, 2 by default
+---@field optimizer? string its name, by which a profile knows what its step takes
 
 ---@class nnscaler.StepCost
 ---@field seconds number of a step
 ---@field forward number seconds of a micro-batch
 ---@field backward number seconds of a micro-batch
 ---@field communication number seconds of a micro-batch, of those
+---@field measured number seconds of a micro-batch, of those, that were measured
+---@field interpolated number of those, from calls and sizes nearby
+---@field modelled number of those, from figures of the hardware
 ---@field sums number seconds a step: sums of gradients
 ---@field update number seconds a step
 ---@field resting integer bytes of weights, gradients, optimizer state, buffers, constants
@@ -54,6 +59,10 @@ local solve = {}
 ---@param text string
 ---@return nnscaler.Hardware
 function solve.hardware(text) end
+
+--- Where `nnscaler profile` keeps what it measured; '' where there is no home.
+---@return string
+function solve.profile_path() end
 
 --- The plan of a graph that takes least time within a limit of memory; a plan error where none
 --- keeps it.

@@ -32,6 +32,15 @@ function M.duration(seconds)
   return ('%d:%02d:%02d'):format(s / 3600, s / 60 % 60, s % 60)
 end
 
+--- Seconds in a unit that suits them: 12.3 us, 4.56 ms, 7.890 s.
+---@param s number
+---@return string
+function M.seconds(s)
+  if s < 1e-3 then return ('%.1f us'):format(s * 1e6) end
+  if s < 1 then return ('%.2f ms'):format(s * 1e3) end
+  return ('%.3f s'):format(s)
+end
+
 --- JSON of a number with 17 digits; what is not finite has no JSON number and becomes null.
 ---@param x number
 ---@return string

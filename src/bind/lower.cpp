@@ -4,8 +4,11 @@
 #include "bind/bind.h"
 #include "bind/program.h"
 #include "codegen/lua.h"
+#include "lower/call_key.h"
+#include "lower/duration.h"
 #include "lower/gradients.h"
 #include "lower/program_json.h"
+#include "lower/uses.h"
 #include "operators/record.h"
 #include "script/state.h"
 
@@ -338,6 +341,47 @@ int seeds(lua_State* L) {
 }
 int input_gradients(lua_State* L) {
   push_names(L, program(L).input_gradients);
+  return 1;
+}
+
+// What each segment calls, in the order in which its function calls it: { name =, { call =, op =,
+// flops =, bytes =, largest =, dtype =, communicates = }, … }.
+int calls(lua_State* L) {
+  const lower::Program& p = program(L);
+  const lower::Storage storage(p);
+  lua_createtable(L, static_cast<int>(p.segments.size()), 0);
+  for (size_t i = 0; i < p.segments.size(); ++i) {
+    const lower::Segment& segment = p.segments[i];
+    lua_createtable(L, static_cast<int>(segment.instrs.size()), 1);
+    push_string(L, segment.name);
+    lua_setfield(L, -2, "name");
+    int n = 0;
+    for (const lower::Instr& instr : segment.instrs) {
+      if (instr.kind != lower::InstrKind::call && instr.kind != lower::InstrKind::accumulate)
+        continue;
+      const lower::Work work = lower::work_of(p, storage, segment.kind, instr);
+      lua_createtable(L, 0, 7);
+      push_string(L, lower::call_key(p, storage, instr));
+      lua_setfield(L, -2, "call");
+      push_string(L, instr.kind == lower::InstrKind::call ? instr.op : "accumulate");
+      lua_setfield(L, -2, "op");
+      for (const auto& [key, value] : {std::pair("flops", work.flops),
+                                       {"bytes", static_cast<double>(work.bytes)},
+                                       {"largest", static_cast<double>(work.largest)}}) {
+        lua_pushnumber(L, value);
+        lua_setfield(L, -2, key);
+      }
+      push_string(L, name_of(work.dtype));
+      lua_setfield(L, -2, "dtype");
+      const operators::Communication kind = lower::communication_of(instr);
+      lua_pushboolean(L, instr.kind == lower::InstrKind::call &&
+                             kind != operators::Communication::none &&
+                             kind != operators::Communication::value_chunk);
+      lua_setfield(L, -2, "communicates");
+      lua_rawseti(L, -2, ++n);
+    }
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
   return 1;
 }
 

@@ -128,11 +128,12 @@ int simulate(lua_State* L) {
   return 1;
 }
 void push_spent(lua_State* L, const lower::Spent& call) {
-  lua_createtable(L, 0, 7);
+  lua_createtable(L, 0, 8);
   for (const auto& [key, value] : {std::pair("stage", static_cast<double>(call.stage)),
                                    {"node", static_cast<double>(call.node)},
                                    {"forward", call.forward},
                                    {"backward", call.backward},
+                                   {"modelled", call.modelled},
                                    {"instrs", static_cast<double>(call.instrs)}}) {
     lua_pushnumber(L, value);
     lua_setfield(L, -2, key);

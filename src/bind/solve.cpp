@@ -1,15 +1,28 @@
 // nnscaler._C.solve: hardware, and the plan that costs least on it.
 #include "solve/solve.h"
 
+#include "base/version.h"
 #include "bind/bind.h"
 #include "bind/graph.h"
 #include "bind/solve.h"
+#include "cost/profile.h"
+#include "launch/launch.h"
 #include "script/state.h"
 
 namespace nns::bind {
 
+namespace {
+
+// By name; 'measured' is this machine, as `nnscaler profile` found it.
+cost::Hardware hardware_named(const std::string& text) {
+  if (text != "measured") return cost::find_hardware(text);
+  return cost::measured_hardware(cost::profile_path(), launch::host_id(), kVersion);
+}
+
+}  // namespace
+
 cost::Hardware hardware_at(lua_State* L, int index) {
-  return cost::find_hardware(script::field_string(L, index, "hardware", "cpu"));
+  return hardware_named(script::field_string(L, index, "hardware", "cpu"));
 }
 
 lower::StepSettings step_settings_at(lua_State* L, int index) {
@@ -18,6 +31,7 @@ lower::StepSettings step_settings_at(lua_State* L, int index) {
       static_cast<int>(script::field_int(L, index, "micro_batches", out.micro_batches));
   out.bucket_bytes = script::field_int(L, index, "bucket_bytes", out.bucket_bytes);
   out.state = script::field_number(L, index, "state", out.state);
+  out.optimizer = script::field_string(L, index, "optimizer", "");
   return out;
 }
 
@@ -30,17 +44,23 @@ void set_number(lua_State* L, const char* key, double value) {
 
 }  // namespace
 
-void push_step_cost(lua_State* L, const lower::StepCost& cost) {
-  lua_createtable(L, 0, 9);
-  set_number(L, "seconds", cost.seconds);
-  set_number(L, "forward", cost.forward.all());
-  set_number(L, "backward", cost.backward.all());
-  set_number(L, "communication", cost.forward.communication + cost.backward.communication);
-  set_number(L, "sums", cost.once.sum);
-  set_number(L, "update", cost.once.update);
-  set_number(L, "resting", static_cast<double>(cost.resting));
-  set_number(L, "saved", static_cast<double>(cost.saved));
-  set_number(L, "total", static_cast<double>(cost.total));
+void push_step_cost(lua_State* L, const lower::StepCost& step) {
+  lua_createtable(L, 0, 12);
+  set_number(L, "seconds", step.seconds);
+  set_number(L, "forward", step.forward.all());
+  set_number(L, "backward", step.backward.all());
+  set_number(L, "communication", step.forward.communication + step.backward.communication);
+  for (const auto origin :
+       {cost::Origin::measured, cost::Origin::interpolated, cost::Origin::modelled}) {
+    const auto i = static_cast<size_t>(origin);
+    set_number(L, std::string(cost::name_of(origin)).c_str(),
+               step.forward.by_origin[i] + step.backward.by_origin[i]);
+  }
+  set_number(L, "sums", step.once.sum);
+  set_number(L, "update", step.once.update);
+  set_number(L, "resting", static_cast<double>(step.resting));
+  set_number(L, "saved", static_cast<double>(step.saved));
+  set_number(L, "total", static_cast<double>(step.total));
 }
 
 namespace {
@@ -49,7 +69,7 @@ using script::guarded;
 
 // (text) → { name =, devices_per_host =, memory = bytes, origin = }
 int hardware(lua_State* L) {
-  const cost::Hardware on = cost::find_hardware(script::check_string(L, 1));
+  const cost::Hardware on = hardware_named(script::check_string(L, 1));
   lua_createtable(L, 0, 4);
   script::push_string(L, on.name);
   lua_setfield(L, -2, "name");
@@ -57,6 +77,11 @@ int hardware(lua_State* L) {
   lua_setfield(L, -2, "origin");
   set_number(L, "devices_per_host", on.devices_per_host);
   set_number(L, "memory", static_cast<double>(on.memory));
+  return 1;
+}
+
+int profile_path(lua_State* L) {  // () → where profiles are kept, '' without a home
+  script::push_string(L, cost::profile_path());
   return 1;
 }
 
@@ -111,7 +136,9 @@ int autodist(lua_State* L) {
 
 int open(lua_State* L) {
   lua_newtable(L);
-  script::set_functions(L, {{"hardware", guarded<hardware>}, {"autodist", guarded<autodist>}});
+  script::set_functions(L, {{"hardware", guarded<hardware>},
+                            {"profile_path", guarded<profile_path>},
+                            {"autodist", guarded<autodist>}});
   return 1;
 }
 

@@ -35,6 +35,7 @@ struct Command {
 Command run_command();
 Command compile_command();
 Command plan_command();
+Command profile_command();
 Command generate_command();
 Command import_command();
 Command checkpoint_command();

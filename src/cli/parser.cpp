@@ -218,10 +218,11 @@ int run_script(int argc, char** argv) {  // argv: nnscaler FILE.lua arguments…
 }  // namespace
 
 const std::vector<Command>& commands() {
-  static const std::vector<Command> all{run_command(),      compile_command(), plan_command(),
-                                        generate_command(), import_command(),  checkpoint_command(),
-                                        data_command(),     doctor_command(),  test_command(),
-                                        verify_command(),   diff_command(),    version_command()};
+  static const std::vector<Command> all{run_command(),        compile_command(),  plan_command(),
+                                        profile_command(),    generate_command(), import_command(),
+                                        checkpoint_command(), data_command(),     doctor_command(),
+                                        test_command(),       verify_command(),   diff_command(),
+                                        version_command()};
   return all;
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "cost/presets.h"
+#include "cost/profile.h"
 #include "job/value.h"
 
 namespace nns::cost {
@@ -27,6 +28,7 @@ std::vector<std::string> known_hardware() {
 Hardware find_hardware(const std::string& text) {
   if (text.ends_with(".yaml") || text.ends_with(".yml"))
     return parse_hardware(read_file(text, "cost.hardware"), text);
+  if (text.ends_with(".json")) return parse_profile(read_file(text, "cost.profile"), text);
   const size_t x = text.rfind('x');
   const bool counted = x != std::string::npos && x + 1 < text.size() &&
                        text.find_first_not_of("0123456789", x + 1) == std::string::npos;
@@ -48,7 +50,8 @@ Hardware find_hardware(const std::string& text) {
   throw Error(ErrorKind::usage,
               fmt::format("[cost.hardware] no hardware '{}'; known: {}", text,
                           fmt::join(known_hardware(), ", ")),
-              near.empty() ? "describe it in a file: --hardware cluster.yaml (docs/planner.md)"
+              near.empty() ? "'measured' is this machine (nnscaler profile); describe others in a "
+                             "file: --hardware cluster.yaml (docs/planner.md)"
                            : fmt::format("did you mean '{}'?", near));
 }
 

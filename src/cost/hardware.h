@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "cost/links.h"
 
 namespace nns::cost {
+
+struct Profile;
 
 // Where a figure comes from.
 enum class Origin { measured, interpolated, modelled };
@@ -27,15 +30,17 @@ struct Hardware {
   double half_filled = 0;
   double product_efficiency = 1, memory_efficiency = 1;  // of the peaks, reached by large calls
   LinkCosts links = {};
-  Origin origin = Origin::modelled;  // of its figures
+  Origin origin = Origin::modelled;             // of its figures
+  std::shared_ptr<const Profile> profile = {};  // of calls and links, where it was measured
 };
 
 // Names of the machines that are known, sorted.
 std::vector<std::string> known_hardware();
 
 // The hardware of a text: a name ("h100"), a name with the devices of a host ("h100x4"), or the
-// path of a description ("cluster.yaml"). Throws a usage Error that lists the known names for any
-// other, for no devices, and for a description that lacks something.
+// path of a description ("cluster.yaml") or of a profile ("profile.json"). Throws a usage Error
+// that lists the known names for any other, for no devices, and for a description that lacks
+// something.
 Hardware find_hardware(const std::string& text);
 // Of a YAML text; `file` is for messages.
 Hardware parse_hardware(std::string_view text, const std::string& file);

@@ -1,12 +1,17 @@
 #include "lower/duration.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "base/error.h"
+#include "lower/call_key.h"
 #include "lower/schedule/pipeline.h"
 #include "lower/traffic.h"
 #include "lower/uses.h"
@@ -21,8 +26,35 @@ double rate_of(const cost::Hardware& on) {
   return on.memory_bandwidth * on.memory_efficiency;
 }
 
-double communicate(const Program& program, const Instr& instr, Communication kind,
-                   const cost::Hardware& on) {
+// What profiles call it.
+std::string_view link_name(Communication kind) {
+  switch (kind) {
+    case Communication::all_reduce:
+      return "all_reduce";
+    case Communication::all_gather:
+      return "all_gather";
+    case Communication::reduce_scatter:
+    case Communication::scatter_gradient:
+      return "reduce_scatter";
+    case Communication::all_to_all:
+      return "all_to_all";
+    default:
+      return "send";
+  }
+}
+
+// What links do by the profile, else by the model: `bytes` are those of the whole tensor of a
+// collective, or those of a message.
+cost::Figure link(const cost::Hardware& on, Communication kind, size_t ranks, int64_t bytes,
+                  double model) {
+  std::optional<cost::Figure> known;
+  if (on.profile)
+    known = on.profile->link(link_name(kind), static_cast<int>(ranks), static_cast<double>(bytes));
+  return known.value_or(cost::Figure{model, cost::Origin::modelled});
+}
+
+cost::Figure communicate(const Program& program, const Instr& instr, Communication kind,
+                         const cost::Hardware& on) {
   const auto& links = on.links;
   if (kind == Communication::send || kind == Communication::move) {
     const auto& moves = argument<Shape>(instr, kind == Communication::send ? "moves" : "sends");
@@ -35,17 +67,19 @@ double communicate(const Program& program, const Instr& instr, Communication kin
       ++messages;
       across = across || cost::crosses_hosts(Shape{moves[i], program.rank}, links);
     }
-    if (messages == 0) return 0;
-    return cost::seconds_of(
-        moved_elements(moves, type.shape.size(), program.rank) * size_of(type.dtype), messages,
-        across, links);
+    if (messages == 0) return {};
+    const int64_t bytes =
+        moved_elements(moves, type.shape.size(), program.rank) * size_of(type.dtype);
+    return link(on, Communication::send, 2, bytes,
+                cost::seconds_of(bytes, messages, across, links));
   }
   const auto& group = argument<Shape>(instr, "group");
   const int slot = kind == Communication::all_gather ? instr.outs.at(0) : reads(instr).at(0);
   const TensorType& type = program.slot(slot).type;
-  return cost::collective_seconds(kind, numel(type.shape), size_of(type.dtype),
-                                  static_cast<int>(group.size()), cost::crosses_hosts(group, links),
-                                  links);
+  const int64_t elements = numel(type.shape), width = size_of(type.dtype);
+  return link(on, kind, group.size(), elements * width,
+              cost::collective_seconds(kind, elements, width, static_cast<int>(group.size()),
+                                       cost::crosses_hosts(group, links), links));
 }
 
 double flops_of(const Program& program, const Instr& instr) {
@@ -68,48 +102,86 @@ double flops_of(const Program& program, const Instr& instr) {
 
 }  // namespace
 
+namespace {
+
+// Of a call by the profile, else by the model.
+cost::Figure call(const cost::Hardware& on, double model, const std::function<std::string()>& key) {
+  std::optional<cost::Figure> known;
+  if (on.profile) known = on.profile->call(key(), std::max(model, on.start));
+  return known.value_or(cost::Figure{model, cost::Origin::modelled});
+}
+
+Seconds seconds(const cost::Figure& figure, bool communication) {
+  Seconds out;
+  (communication ? out.communication : out.work) = figure.seconds;
+  out.by_origin[static_cast<size_t>(figure.origin)] = figure.seconds;
+  return out;
+}
+
+cost::Figure accumulation(const TensorType& type, const cost::Hardware& on) {
+  const double model = std::max(on.start, 3 * static_cast<double>(bytes_of(type)) / rate_of(on));
+  return call(on, model, [&] { return fmt::format("accumulate({})", to_string(type)); });
+}
+
+}  // namespace
+
+Work work_of(const Program& program, const Storage& storage, SegmentKind in, const Instr& instr) {
+  if (instr.kind == InstrKind::accumulate) {
+    const TensorType& type = program.slot(reads(instr)[0]).type;
+    return {0, 3 * bytes_of(type), numel(type.shape), type.dtype};
+  }
+  Work out;
+  const operators::Record* record = operators::find(instr.op);
+  if (record != nullptr && is_view(record->view) && in != SegmentKind::forward) return out;
+  if (!storage.allocates(instr) && !is_in_place(instr)) return out;
+  const auto count = [&](const TensorType& type) {
+    out.bytes += bytes_of(type);
+    out.largest = std::max(out.largest, numel(type.shape));
+  };
+  for (int in : reads(instr)) count(program.slot(in).type);
+  bool first = true;
+  for (int made : instr.outs) {
+    if (made < 0) continue;
+    const TensorType& type = program.slot(made).type;
+    if (std::exchange(first, false)) out.dtype = type.dtype;
+    count(type);
+  }
+  out.flops = flops_of(program, instr);
+  return out;
+}
+
 double accumulate_seconds(const TensorType& type, const cost::Hardware& on) {
-  return std::max(on.start, 3 * static_cast<double>(bytes_of(type)) / rate_of(on));
+  return accumulation(type, on).seconds;
 }
 
 Seconds seconds_of(const Program& program, const Storage& storage, SegmentKind in,
                    const Instr& instr, const cost::Hardware& on) {
   if (instr.kind == InstrKind::accumulate)
-    return {accumulate_seconds(program.slot(reads(instr)[0]).type, on), 0};
+    return seconds(accumulation(program.slot(reads(instr)[0]).type, on), false);
   if (instr.kind != InstrKind::call) return {};
   const Communication kind = communication_of(instr);
   if (kind == Communication::receive) return {};
   if (kind != Communication::none && kind != Communication::value_chunk)
-    return {0, communicate(program, instr, kind, on)};
+    return seconds(communicate(program, instr, kind, on), true);
   const operators::Record* record = operators::find(instr.op);
   if (record != nullptr && record->hook) return {};
-  if (record != nullptr && is_view(record->view) && in != SegmentKind::forward) return {};
-  if (!storage.allocates(instr) && !is_in_place(instr)) return {};
-  int64_t bytes = 0, largest = 0;
-  std::optional<DType> dtype;
-  const auto count = [&](const TensorType& type) {
-    bytes += bytes_of(type);
-    largest = std::max(largest, numel(type.shape));
-  };
-  for (int in : reads(instr)) count(program.slot(in).type);
-  for (int out : instr.outs) {
-    if (out < 0) continue;
-    const TensorType& type = program.slot(out).type;
-    if (!dtype) dtype = type.dtype;
-    count(type);
-  }
-  return {cost::roofline(flops_of(program, instr), bytes, largest, dtype.value_or(DType::f32), on),
-          0};
+  const Work work = work_of(program, storage, in, instr);
+  const double model =
+      work.bytes == 0 ? 0 : cost::roofline(work.flops, work.bytes, work.largest, work.dtype, on);
+  return seconds(call(on, model, [&] { return call_key(program, storage, instr); }), false);
 }
 
 StepPart step_part(const TensorType& weight, const std::vector<int>& reduce,
                    const cost::Hardware& on, const StepSettings& settings) {
   const int64_t bytes = bytes_of(weight);
   // The update reads weight, gradient and state and writes weight and state.
+  double update = (3 + 2 * settings.state) / rate_of(on);
+  if (on.profile)
+    if (const auto known = on.profile->step(settings.optimizer)) update = known->seconds_per_byte;
   return {cost::gradient_sum_seconds(bytes, static_cast<int>(reduce.size()),
                                      cost::crosses_hosts(reduce, on.links), settings.bucket_bytes,
                                      on.links),
-          (3 + 2 * settings.state) * static_cast<double>(bytes) / rate_of(on)};
+          update * static_cast<double>(bytes)};
 }
 
 int64_t slot_elements(const Program& program, size_t parameter) {
@@ -181,6 +253,7 @@ std::map<std::pair<int, SegmentKind>, Seconds> segments_of(const Program& progra
       call.communication = communication;
       if (communication || instr.node < 0) call.op = instr.op;
       (segment.kind == SegmentKind::forward ? call.forward : call.backward) += seconds.all();
+      call.modelled += seconds.by_origin[static_cast<size_t>(cost::Origin::modelled)];
       ++call.instrs;
     }
   }
@@ -244,6 +317,8 @@ StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::
   double last = 0;
   for (const auto& line : out.line)
     for (const Timed& t : line) last = std::max(last, t.stop);
+  if (on.profile)
+    if (const auto known = on.profile->step(settings.optimizer)) out.once.update += known->seconds;
   out.seconds = last + out.once.sum + out.once.update;
   return out;
 }

@@ -2,10 +2,12 @@
 // step of a plan from them. Communication and calls follow one another, as the program has them.
 #pragma once
 
+#include <array>
 #include <string>
 #include <vector>
 
 #include "cost/hardware.h"
+#include "cost/profile.h"
 #include "lower/memory.h"
 #include "lower/schedule/schedule.h"
 #include "lower/skeleton.h"
@@ -13,22 +15,33 @@
 
 namespace nns::lower {
 
-// Seconds of work on the device and of communication.
+// Seconds of work on the device and of communication; of both, how many are of which origin.
 struct Seconds {
   double work = 0, communication = 0;
+  std::array<double, 3> by_origin = {};  // by cost::Origin
 
   double all() const { return work + communication; }
   void operator+=(const Seconds& more) {
     work += more.work;
     communication += more.communication;
+    for (size_t i = 0; i < by_origin.size(); ++i) by_origin[i] += more.by_origin[i];
   }
 };
 
 // Of one instruction: a call by its record's flops and the bytes of its operands and results, a
 // collective by its group. A message counts with its sender. A view takes nothing; where it has to
-// copy, it counts in forward, not in backward, where that hangs on all readers of a value.
+// copy, it counts in forward, not in backward, where that hangs on all readers of a value. Where
+// the hardware has a profile, calls and collectives take what that says of them or of others like
+// them.
 Seconds seconds_of(const Program& program, const Storage& storage, SegmentKind kind,
                    const Instr& instr, const cost::Hardware& on);
+// What the model of a call counts; nothing for a view.
+struct Work {
+  double flops = 0;
+  int64_t bytes = 0, largest = 0;  // that it reads and writes; elements of its largest tensor
+  DType dtype = DType::f32;
+};
+Work work_of(const Program& program, const Storage& storage, SegmentKind kind, const Instr& instr);
 // Of adding a gradient of this type to that of a weight.
 double accumulate_seconds(const TensorType& type, const cost::Hardware& on);
 
@@ -37,6 +50,7 @@ struct StepSettings {
   int micro_batches = 1;            // of a unit
   int64_t bucket_bytes = 25 << 20;  // gradients that one all-reduce sums
   double state = 2;                 // bytes that the optimizer keeps for each byte of a weight
+  std::string optimizer = "";       // its name, by which a profile knows what its step takes
 };
 
 // Of what rests on a rank, once a step: sum of the gradient over the ranks that hold addends, and
@@ -54,6 +68,7 @@ struct Spent {
   std::string op;
   bool communication = false;
   double forward = 0, backward = 0;  // seconds
+  double modelled = 0;               // seconds of those that were not measured at all
   int instrs = 0;
 };
 

@@ -206,8 +206,8 @@ describe('the command line', function()
   it('explains itself', function()
     local said, code = shell.nnscaler 'help'
     assert.equal(0, code)
-    local names = { 'run', 'compile', 'plan', 'generate', 'checkpoint', 'doctor', 'test', 'verify',
-      'version' }
+    local names = { 'run', 'compile', 'plan', 'profile', 'generate', 'checkpoint', 'doctor', 'test',
+      'verify', 'version' }
     for _, name in ipairs(names) do
       assert.matches('\n  ' .. name .. ' ', said)
       local help, rc = shell.nnscaler(name .. ' --help')

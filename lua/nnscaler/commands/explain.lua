@@ -3,6 +3,7 @@
 --- that is split, the predicted time line, memory by rank and kind, and bytes moved. Modules and
 --- calls that repeat under numbers of a list are one line.
 local base = require 'nnscaler._C.base'
+local format = require 'nnscaler.format'
 local solve = require 'nnscaler._C.solve'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local timeline = require 'nnscaler.plot.timeline'
@@ -28,15 +29,6 @@ local function bytes_of(value)
   local n = width[value.dtype] or 4
   for _, size in ipairs(value.shape) do n = n * size end
   return n
-end
-
---- A time: 12.3 us, 4.56 ms, 1.23 s.
----@param s number seconds
----@return string
-function M.seconds(s)
-  if s < 1e-3 then return ('%.1f us'):format(s * 1e6) end
-  if s < 1 then return ('%.2f ms'):format(s * 1e3) end
-  return ('%.3f s'):format(s)
 end
 
 -- A path with the numbers of lists as '*'.
@@ -120,11 +112,35 @@ local function module_table(e, add)
         if row[key] > 0 then
           text[#text + 1] = ('%s%s %s'):format(row.name,
             row.count > 1 and (' x %d'):format(row.count) or '',
-            key == 'fw_span' and M.seconds(row[key]) or units.bytes(row[key]))
+            key == 'fw_span' and format.seconds(row[key]) or units.bytes(row[key]))
         end
       end
       add('    %-10s - %s', key, #text > 0 and table.concat(text, ', ') or 'none')
     end
+  end
+end
+
+-- Calls of which a profile knows nothing like them, by what the model says they take.
+local function not_measured(e, add)
+  local nodes, by_name, rows = e.graph:nodes(), {}, {}
+  for _, rank in ipairs(e.account.ranks) do
+    for _, spent in ipairs(rank.spent) do
+      local node = nodes[spent.node + 1]
+      local name = spent.op ~= '' and spent.op or node.op
+      if spent.modelled > 0 then by_name[name] = (by_name[name] or 0) + spent.modelled end
+    end
+  end
+  for name, seconds in sorted_pairs(by_name) do
+    rows[#rows + 1] = { name = name, seconds = seconds }
+  end
+  by_size(rows, 'seconds')
+  local texts = {}
+  for i = 1, math.min(kTop, #rows) do
+    texts[i] = ('%s %s'):format(rows[i].name, format.seconds(rows[i].seconds))
+  end
+  if #texts > 0 then
+    add('not measured, so modelled: %s%s', table.concat(texts, ', '), #rows > kTop
+      and (' and %d more'):format(#rows - kTop) or '')
   end
 end
 
@@ -141,8 +157,15 @@ local function configuration(e, add)
     info.runtime_ngpus, info.runtime_ngpus / info.plan_ngpus, #info.stages, info.schedule,
     e.settings.micro_batches or 1, info.zero, e.settings.state or 2)
   local on = solve.hardware(e.settings.hardware or 'cpu')
-  add('cost sources: calls %s, links %s (hardware %s, %d devices a host, %s of memory a device)',
-    on.origin, on.origin, on.name, on.devices_per_host, units.bytes(on.memory))
+  local cost = e.account
+  local all = math.max(cost.measured + cost.interpolated + cost.modelled, 1e-12)
+  local sources = on.origin == 'modelled' and 'calls modelled, links modelled'
+    or ('of the seconds of calls and links %.0f %% measured, %.0f %% interpolated, %.0f %% '
+      .. 'modelled'):format(100 * cost.measured / all, 100 * cost.interpolated / all,
+      100 * cost.modelled / all)
+  add('cost sources: %s (hardware %s, %d devices a host, %s of memory a device)', sources, on.name,
+    on.devices_per_host, units.bytes(on.memory))
+  if on.origin ~= 'modelled' then not_measured(e, add) end
 end
 
 local function lower_bound(e, add)
@@ -235,7 +258,7 @@ local function split_of(e, planned, node)
 end
 
 local function top(e, planned, rows, total, what, add)
-  add('Total %s time: %s', what, M.seconds(total))
+  add('Total %s time: %s', what, format.seconds(total))
   if #rows == 0 then return end
   add('Top %d of calls that take the most %s time:', math.min(kTop, #rows), what)
   local values, shown = e.graph:values(), 0
@@ -244,8 +267,8 @@ local function top(e, planned, rows, total, what, add)
     shown = shown + row.seconds
     add('    %s%s in %s: %s (forward %s), %.1f %%', row.name,
       row.count > 1 and (' x %d'):format(row.count) or '',
-      row.module == '' and 'the model' or row.module, M.seconds(row.seconds),
-      M.seconds(row.forward), 100 * row.seconds / total)
+      row.module == '' and 'the model' or row.module, format.seconds(row.seconds),
+      format.seconds(row.forward), 100 * row.seconds / total)
     if row.node then
       add('        %s -> %s', shapes(values, row.node.inputs), shapes(values, row.node.outputs))
       add('        File "%s", line %d,  %s', row.node.file, row.node.line, row.node.source)
@@ -255,8 +278,8 @@ local function top(e, planned, rows, total, what, add)
       end
     end
   end
-  add('Top %d of calls, %s time sum: %s (%.1f %%)', math.min(kTop, #rows), what, M.seconds(shown),
-    100 * shown / total)
+  add('Top %d of calls, %s time sum: %s (%.1f %%)', math.min(kTop, #rows), what,
+    format.seconds(shown), 100 * shown / total)
 end
 
 local function stages(e, planned, add)
@@ -292,13 +315,14 @@ local function drawn(account, add)
           start = math.floor(t.start / column + 0.5), stop = math.floor(t.stop / column + 0.5) }
       end
     end
-    add('predicted time line, one unit %s:', M.seconds(column))
+    add('predicted time line, one unit %s:', format.seconds(column))
     add('%s', timeline.draw(lines))
   end
   add('predicted step %s: parts %s (of a micro-batch forward %s, backward %s, of these '
-    .. 'communication %s), sums of gradients %s, updates %s', M.seconds(account.seconds),
-    M.seconds(last), M.seconds(account.forward), M.seconds(account.backward),
-    M.seconds(account.communication), M.seconds(account.sums), M.seconds(account.update))
+    .. 'communication %s), sums of gradients %s, updates %s', format.seconds(account.seconds),
+    format.seconds(last), format.seconds(account.forward), format.seconds(account.backward),
+    format.seconds(account.communication), format.seconds(account.sums),
+    format.seconds(account.update))
 end
 
 local function memory(e, add)

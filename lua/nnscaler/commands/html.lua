@@ -2,6 +2,7 @@
 --- of each class of ranks by kind, bytes moved, what else was priced, and the report as text; light
 --- and dark as the reader's system is.
 local explain = require 'nnscaler.commands.explain'
+local format = require 'nnscaler.format'
 local traffic = require 'nnscaler.runtime.traffic'
 local units = require 'nnscaler.units'
 
@@ -55,14 +56,14 @@ local function time_line(account)
       out[#out + 1] = rect(t.kind, kLeft + kWide * t.start / last, y,
         math.max(0.5, kWide * (t.stop - t.start) / last - 0.4),
         ('%s of micro-batch %d, stage %d: %s'):format(names[t.kind], t.micro, t.stage,
-          explain.seconds(t.stop - t.start)))
+          format.seconds(t.stop - t.start)))
     end
   end
   local parts = last - account.sums - account.update
   for r = 1, #account.line do
     out[#out + 1] = rect('S', kLeft + kWide * parts / last, (r - 1) * kRow,
       kWide * (last - parts) / last, ('sums %s, updates %s'):format(
-        explain.seconds(account.sums), explain.seconds(account.update)))
+        format.seconds(account.sums), format.seconds(account.update)))
   end
   return picture(#account.line, out)
 end
@@ -126,7 +127,7 @@ function M.page(e, comparison, report)
   add('<meta name="viewport" content="width=device-width,initial-scale=1">')
   add('<title>Plan of %s</title>\n<style>%s</style></head><body>', name, kStyle)
   add('<h1>Plan of %s</h1>', name)
-  add('<p>Predicted step %s, at most %s a device.</p>', explain.seconds(e.account.seconds),
+  add('<p>Predicted step %s, at most %s a device.</p>', format.seconds(e.account.seconds),
     units.bytes(e.account.total))
   add('<h2>Time line</h2>\n<p>Forward, backward, gradients of weights; then sums and updates.</p>')
   out[#out + 1] = time_line(e.account)

@@ -5,6 +5,7 @@ local chrome_trace = require 'nnscaler.commands.chrome_trace'
 local compare = require 'nnscaler.commands.compare'
 local explain = require 'nnscaler.commands.explain'
 local fail = require 'nnscaler.fail'
+local format = require 'nnscaler.format'
 local html = require 'nnscaler.commands.html'
 local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
@@ -132,7 +133,7 @@ function M.sweep(opts)
       local n = info.runtime_ngpus / info.plan_ngpus
       local micro = e.settings.micro_batches or 1
       print(('%6d %8d %6d %6d %12s %12s %12.4g %12.2f s'):format(info.runtime_ngpus,
-        info.plan_ngpus, n, micro, explain.seconds(cost.seconds), units.bytes(cost.total),
+        info.plan_ngpus, n, micro, format.seconds(cost.seconds), units.bytes(cost.total),
         n * micro * job.micro_batch_size / cost.seconds, base.clock() - start))
     else
       local err = line

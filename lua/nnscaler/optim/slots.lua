@@ -36,6 +36,14 @@ function M.of(kind, options, weight)
   return list
 end
 
+--- What profiles call an optimizer of a job; a kind that is no name is one of its own.
+---@param optimizer { type: any }|nil
+---@return string|nil
+function M.name(optimizer)
+  if not optimizer then return nil end
+  return type(optimizer.type) == 'string' and optimizer.type or 'a kind of its own'
+end
+
 --- A slot before the first update: a master is the weight, others are zeros.
 ---@param slot nnscaler.Slot
 ---@param weight nnscaler.Tensor

@@ -36,6 +36,7 @@ function M.settings(graph, cfg)
   local cap = cfg.bucket_cap_mb
   return { hardware = cfg.hardware or (cfg.pas_config or {}).hardware,
     micro_batches = cfg.micro_batches, state = state_of(cfg.optimizer, graph),
+    optimizer = slots.name(cfg.optimizer),
     bucket_bytes = cap and math.max(1, math.floor(cap * 2 ^ 20)) or nil }
 end
 

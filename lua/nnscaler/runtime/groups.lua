@@ -1,6 +1,7 @@
 --- Collectives as generated programs call them. Every call returns a new tensor; a group is the
 --- list of its global ranks, ascending.
 local C = require 'nnscaler._C.comm'
+local base = require 'nnscaler._C.base'
 local release = require('nnscaler._C.runtime').release
 local tensor = require 'nnscaler.tensor'
 
@@ -69,7 +70,7 @@ function M.reduce_scatter(x, dim, ranks) return M.group(ranks):reduce_scatter(x,
 ---@param empty boolean whether the micro-batch counts for nothing: its addend is zero
 ---@return nnscaler.Tensor
 function M.scatter_gradient(x, dim, ranks, empty)
-  return M.group(ranks):reduce_scatter(empty and x:zeros_like() or x, dim)
+  return M.reduce_scatter(empty and x:zeros_like() or x, dim, ranks)
 end
 
 ---Cuts along `dim` and joins along `from` to length `whole`.
@@ -200,6 +201,23 @@ function M.move(x, shape, sends, receives, empty)
   give(x, sends, inside, empty)
   return take(shape, receives, inside, { dtype = x.dtype })
 end
+
+local spent = 0
+
+for _, name in ipairs { 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send',
+  'receive', 'move' } do
+  local f = M[name]
+  M[name] = function(...)
+    local start = base.clock()
+    local result = f(...)
+    spent = spent + base.clock() - start
+    return result
+  end
+end
+
+---Seconds that this rank has spent in these calls, those in which it waited for others among them.
+---@return number
+function M.seconds() return spent end
 
 ---Returns when the messages of this rank were handed over.
 function M.flush()

@@ -2,6 +2,8 @@
 --- ask for it (`enable`, before any program is loaded), so that all others pay nothing.
 local base = require 'nnscaler._C.base'
 
+---@class nnscaler.runtime.profile
+---@field marks number[]|nil where it is there: when each call began, which is all that is noted
 local M = { enabled = false, open = false, events = {} }
 
 ---@class nnscaler.ProfileEvent
@@ -40,6 +42,10 @@ end
 ---@return F
 function M.timed(kind, name, f)
   return function(...)
+    if M.marks then
+      M.marks[#M.marks + 1] = base.clock()
+      return f(...)
+    end
     if not M.open then return f(...) end
     local caller = debug.getinfo(2, 'Sl')
     local line = caller.source:sub(1, 1) == '@' and not caller.source:find '^@nnscaler/'

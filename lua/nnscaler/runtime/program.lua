@@ -52,7 +52,7 @@ function Engine:build(graph, training)
   if together then self:compare_edited(file) end
   if shared and not self.shares then self:take_parts(program) end
   if training and not self.first then
-    self.first, self.first_made = program, presence.made(program)
+    self.first, self.first_made, self.graph = program, presence.made(program), graph
     self.flops = forward_flops(graph)
     self.states = self:make_states()
   end

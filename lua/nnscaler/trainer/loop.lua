@@ -57,6 +57,7 @@ local function after_step(t, metrics, result)
   t:log_metrics(metrics, 'train') -- refuses what a hook made of them
   t.train_loss, t.metrics = metrics.train_loss, metrics
   t.history:add_train(t.step, metrics.train_loss)
+  if t.prediction then t.prediction:after_step(t, metrics) end
   hooks:fire('on_step_end', t, t.step, metrics, result)
   decisions.agree(t)
   local reason = reason_to_stop(t)

@@ -22,6 +22,7 @@ local parts = require 'nnscaler.trainer.parts'
 local pipeline = require 'nnscaler.pipeline'
 local policies = require 'nnscaler.policies'
 local precision = require 'nnscaler.precision'
+local prediction = require 'nnscaler.trainer.prediction'
 local profile = require 'nnscaler.trainer.profile'
 local progress = require 'nnscaler.trainer.progress'
 local ranks = require 'nnscaler.ranks'
@@ -274,6 +275,7 @@ function M.run(t)
     epochs = t.span:epochs(),
   })
   t.profile = profile.new(t)
+  t.prediction = prediction.new(t)
   t.progress = progress.new {
     bar = job.enable_progress_bar ~= false and t.rank == 0, log = t.log,
     every = job.log_progress_every_n_train_steps or 100, total = t.span.total_steps,

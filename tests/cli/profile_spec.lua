@@ -1,0 +1,90 @@
+--- `nnscaler profile`: what it writes prices plans of the same job by what was measured, and a
+--- profile that is not of this machine is said and not used.
+local base = require 'nnscaler._C.base'
+local shell = require 'tests.cli.support.shell'
+
+local folder, remove = shell.folder()
+local job = 'recipes/nanogpt.lua preset=tiny layers=3 width=32 block=16 threads=1'
+
+local function with_cache(arguments)
+  return shell.nnscaler(arguments .. ' 2>&1', ('XDG_CACHE_HOME=%s'):format(folder))
+end
+
+local function profile() return base.json_decode(base.file_read(folder .. '/nnscaler/profile.json',
+  'test')) end
+
+describe('nnscaler profile', function()
+  teardown(remove)
+
+  it('says that there is none yet', function()
+    local out, code = with_cache('plan ' .. job .. ' --world 1 --hardware measured')
+    assert.equal(2, code)
+    assert.matches('this machine has no profile', out)
+    assert.matches('hint: measure this machine: nnscaler profile', out)
+  end)
+
+  it('measures calls of a job and links on two ranks', function()
+    local out, code = with_cache('profile ' .. job .. ' -n 2 pas_policy=tp --seconds 1')
+    assert.equal(0, code, out)
+    assert.matches('2 rank%(s%) of 1 thread%(s%): [%d.]+ GFLOP/s', out)
+    assert.matches('%d+ distinct calls measured, a step takes', out)
+    local found = profile()
+    assert.equal(2, found.machine.ranks)
+    local kinds = {}
+    for _, link in ipairs(found.links) do kinds[link.collective] = true end
+    for _, kind in ipairs { 'all_reduce', 'all_gather', 'reduce_scatter', 'all_to_all', 'send' } do
+      assert.is_true(kinds[kind])
+    end
+    local linear = false
+    for _, call in ipairs(found.calls) do
+      assert.is_true(call.seconds > 0)
+      linear = linear or call.call:find('^aten::linear%(float32%[') ~= nil
+    end
+    assert.is_true(linear)
+    assert.equal('adamw', found.steps[1].optimizer)
+  end)
+
+  it('prices a plan by them, and says where figures come from', function()
+    local out, code = with_cache('plan ' .. job .. ' --world 2 pas_policy=tp --hardware measured')
+    assert.equal(0, code, out)
+    assert.matches('cost sources: of the seconds of calls and links %d+ %% measured', out)
+    assert.matches('hardware measured %(', out)
+    local measured = tonumber(out:match '(%d+) %% measured')
+    assert.is_true(measured >= 80, out)
+  end)
+
+  it('serves policies that search', function()
+    for _, policy in ipairs { 'autodist', 'rannc' } do
+      local out, code = with_cache(('plan %s --world 2 pas_policy=%s pas_config.hardware=measured')
+        :format(job, policy))
+      assert.equal(0, code, out)
+      assert.matches('hardware measured', out)
+    end
+  end)
+
+  it('is not used on another host, under another version, or damaged', function()
+    local path = folder .. '/nnscaler/profile.json'
+    local text = base.file_read(path, 'test')
+    local function said(what, by)
+      base.file_write(path, (text:gsub(what, by, 1)), 'test')
+      local out, code = with_cache('plan ' .. job .. ' --world 2 --hardware measured')
+      return out, code
+    end
+    assert.matches("is of another host, 'elsewhere'", (said('"host":"[^"]*"',
+      '"host":"elsewhere"')))
+    assert.matches("is of another version, '0.0.1'", (said('"version": "[^"]*"',
+      '"version": "0.0.1"')))
+    local out, code = said('"seconds":', '"second":')
+    assert.equal(1, code, out)
+    assert.matches('measure anew: nnscaler profile', out)
+  end)
+
+  it('refuses what it cannot measure', function()
+    local out, code = with_cache('profile ' .. job .. ' eager=true')
+    assert.equal(2, code)
+    assert.matches('eager=true has no program', out)
+    out, code = with_cache 'profile --out profile.txt'
+    assert.equal(2, code)
+    assert.matches('expected a name that ends in .json', out)
+  end)
+end)
