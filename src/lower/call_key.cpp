@@ -31,8 +31,7 @@ std::string call_key(const Program& program, const Storage& storage, const Instr
   std::string text;
   for (const NamedArg& arg : instr.args)
     if (!is_place(arg.name)) text += (text.empty() ? "" : ", ") + text_of(program, arg.value);
-  if (instr.kind == InstrKind::accumulate)
-    return (is_owned(instr) ? "accumulate(" : "accumulate_copy(") + text + ")";
+  if (instr.kind == InstrKind::accumulate) return "accumulate(" + text + ")";
   text = instr.op + "(" + text + ")";
   const operators::Record* record = operators::find(instr.op);
   if (record != nullptr && is_view(record->view) && storage.allocates(instr)) text += " copy";

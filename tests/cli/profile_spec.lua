@@ -4,7 +4,7 @@ local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
 local folder, remove = shell.folder()
-local job = 'recipes/nanogpt.lua preset=tiny layers=3 width=32 block=16 threads=1'
+local job = 'recipes/quickstart.lua micro_batch_size=8 threads=1'
 
 local function with_cache(arguments)
   return shell.nnscaler(arguments .. ' 2>&1', ('XDG_CACHE_HOME=%s'):format(folder))

@@ -37,7 +37,8 @@ local function load(opts)
   for _, change in ipairs { 'checkpoint.no_save=true', 'enable_progress_bar=false' } do
     changes[#changes + 1] = change
   end
-  local job = run.load { job = opts.job, changes = changes, log_level = opts.log_level }
+  local job = run.load { job = opts.job, changes = changes,
+    log_level = opts.log_level or 'warning' }
   if job.eager then
     fail('usage', 'profile.eager', 'eager=true has no program whose calls could be measured',
       'leave it out')

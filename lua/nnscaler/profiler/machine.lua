@@ -4,6 +4,7 @@ local groups = require 'nnscaler.runtime.groups'
 local median = require('nnscaler.profiler.calls').median
 local process = require 'nnscaler._C.process'
 local ranks = require 'nnscaler.ranks'
+local release = require('nnscaler._C.runtime').release
 local tensor = require 'nnscaler.tensor'
 
 local M = {}
@@ -41,9 +42,11 @@ local function slowest(seconds)
   return most
 end
 
+local function drawn(shape) return tensor.randn(shape, { generator = tensor.generator(1) }) end
+
 local function product_rate(dtype, n)
-  local a, b = tensor.randn({ n, n }):to(dtype), tensor.randn({ n, n }):to(dtype)
-  return 2 * n ^ 3 / slowest(seconds_of(function() tensor.release(a:matmul(b)) end))
+  local a, b = drawn { n, n }:to(dtype), drawn { n, n }:to(dtype)
+  return 2 * n ^ 3 / slowest(seconds_of(function() release(a:matmul(b)) end))
 end
 
 local function memory_of_host()
@@ -64,8 +67,8 @@ end
 --- What a device does: products and memory traffic a second, and what a call takes at least.
 ---@return table
 function M.device()
-  local x, y = tensor.randn { 2 ^ 23 }, tensor.randn { 2 ^ 23 } -- 32 MiB each, beyond caches
-  local small = tensor.randn { 16 }
+  local x, y = drawn { 2 ^ 23 }, drawn { 2 ^ 23 } -- 32 MiB each, beyond caches
+  local small = drawn { 16 }
   local traffic = 3 * 4 * 2 ^ 23 / slowest(seconds_of(function() x:add_(y) end))
   local start = slowest(seconds_of(function()
     for _ = 1, 100 do small:add_(small) end
@@ -85,10 +88,10 @@ local function collectives(group, n, bytes)
   local square, position = tensor.zeros { n, elements / n }, group:position()
   return {
     { 'all_reduce', function() group:all_reduce(whole) end },
-    { 'all_gather', function() tensor.release(group:all_gather(part, 0, elements)) end },
-    { 'reduce_scatter', function() tensor.release(group:reduce_scatter(whole, 0)) end },
+    { 'all_gather', function() release(group:all_gather(part, 0, elements)) end },
+    { 'reduce_scatter', function() release(group:reduce_scatter(whole, 0)) end },
     { 'all_to_all', function()
-      tensor.release(group:all_to_all(square, 0, 1, elements))
+      release(group:all_to_all(square, 0, 1, elements))
     end },
     { 'send', function() -- there, so that the receiver waits for all of it
       if position == 0 then
