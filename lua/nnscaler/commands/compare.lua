@@ -124,7 +124,9 @@ function M.plans(job, source, chosen, graph)
       .. 'devices a host: --hardware h100x4')
   end
   policies.check(chosen.policy, chosen.pas_config)
-  chosen = with(chosen, { hardware = hardware, device = on.name == 'cpu' and 'cpu' or 'cuda' })
+  -- A profile is of programs for the device of the job.
+  local device = on.origin == 'measured' and chosen.device or on.name == 'cpu' and 'cpu' or 'cuda'
+  chosen = with(chosen, { hardware = hardware, device = device })
   local memory = autodist.memory { hardware = hardware,
     pas_config = chosen.policy == 'autodist' and chosen.pas_config or nil }
   local rows, samples = candidates(job, chosen), samples_of(job, chosen.runtime_ngpus)
