@@ -37,5 +37,6 @@ return {
   dataset = nnscaler.data.random_samples { size = 4096, classes = 10,
     width = p.kind == 'cnn' and 4 * side * side or p.width },
   optimizer = { type = 'adamw' },
+  max_train_steps = 1000,
   enable_progress_bar = false,
 }

@@ -69,6 +69,8 @@ def main():
         spreads.append(spread)
         print(f"{label:60} predicted {1e3 * want:8.1f} ms, measured {1e3 * got:8.1f} ms, {100 * (want / got - 1):+6.1f} %,"
               f" starts within {100 * spread:.1f} %", flush=True)
+    if not errors:
+        p.error(f"no plan's name contains '{a.only}'")
     print(f"{len(errors)} plans: mean error {100 * statistics.mean(errors):.1f} %, worst {100 * max(errors):.1f} %; "
           f"starts within {100 * statistics.median(spreads):.1f} % (median)")
 
