@@ -28,10 +28,11 @@ std::string text_of(const Program& program, const Arg& arg) {
 }  // namespace
 
 std::string call_key(const Program& program, const Storage& storage, const Instr& instr) {
+  if (instr.kind == InstrKind::accumulate)
+    return "accumulate(" + type_text(program, reads(instr)[0]) + ")";
   std::string text;
   for (const NamedArg& arg : instr.args)
     if (!is_place(arg.name)) text += (text.empty() ? "" : ", ") + text_of(program, arg.value);
-  if (instr.kind == InstrKind::accumulate) return "accumulate(" + text + ")";
   text = instr.op + "(" + text + ")";
   const operators::Record* record = operators::find(instr.op);
   if (record != nullptr && is_view(record->view) && storage.allocates(instr)) text += " copy";
