@@ -169,7 +169,7 @@ function Program:segments() end
 
 --- What each segment calls, in the order in which its function does; `name` of the segment.
 ---@return nnscaler.ProgramCall[][]
-function Program:calls() end
+function Program:call_costs() end
 
 --- What the rank runs in a step, in order.
 ---@return { kind: 'F'|'B'|'W', stage: integer, micro: integer }[]

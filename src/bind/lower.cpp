@@ -346,7 +346,7 @@ int input_gradients(lua_State* L) {
 
 // What each segment calls, in the order in which its function calls it: { name =, { call =, op =,
 // flops =, bytes =, largest =, dtype =, communicates = }, … }.
-int calls(lua_State* L) {
+int call_costs(lua_State* L) {
   const lower::Program& p = program(L);
   const lower::Storage storage(p);
   lua_createtable(L, static_cast<int>(p.segments.size()), 0);
@@ -475,6 +475,7 @@ int open(lua_State* L) {
                              {"inputs", guarded<inputs>},
                              {"segments", guarded<segments>},
                              {"calls", guarded<calls>},
+                             {"call_costs", guarded<call_costs>},
                              {"schedule", guarded<schedule>},
                              {"adapters", guarded<adapters>},
                              {"groups", guarded<groups>},

@@ -19,7 +19,7 @@ local function pack(...) return { n = select('#', ...), ... } end
 ---@return nnscaler.profiler.Calls
 function M.new(program)
   local self = setmetatable({ turns = {}, segments = {}, open = false, seconds = 0 }, Calls)
-  local calls = program.lowered:calls()
+  local calls = program.lowered:call_costs()
   for i, segment in ipairs(program.lowered:segments()) do
     self.segments[segment.name] = calls[i]
     local f = program.stages[segment.stage][segment.kind]
