@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""CPU seconds of a step and resident peak under two builds, in turns: what a change costs. Prints
-ratios within each round, later / earlier: their median over rounds and the whole range. Seconds are
-those of the median step. All ranks are threads of one process, so both figures are of all together.
+"""CPU seconds of a step, the most bytes that tensors take in it and resident peak under two builds,
+in turns: what a change costs. Prints ratios within each round, later / earlier: their median over
+rounds and the whole range. Seconds are those of the median step, bytes those of the largest. All
+ranks are threads of one process, so the figures are of all together.
 
     builds.py EARLIER_BINARY [--later BINARY] [--preset tiny] [--ranks 1] [--steps 20] [--rounds 20] [KEY=VALUE …]"""
 import argparse
@@ -14,7 +15,7 @@ from compare import HERE, BIN, PRESETS, TEXT, WARM_UP, child, spread
 
 
 def measure(binary, a):
-    """Median CPU seconds of a step, and the resident peak in bytes."""
+    """Median CPU seconds of a step, bytes of tensors and resident peak."""
     with tempfile.TemporaryDirectory() as folder:
         child([binary, "run", os.path.join(HERE, "gpt.lua"), *(["-n", str(a.ranks)] if a.ranks > 1 else []),
                f"data={TEXT}", f"max_train_steps={WARM_UP + a.steps}", "checkpoint.no_save=true",
@@ -22,10 +23,10 @@ def measure(binary, a):
                f"threads={a.threads}", f"cpu={folder}/cpu", "--metrics", f"{folder}/metrics.jsonl",
                *PRESETS[a.preset], *a.changes], cwd=folder)
         with open(os.path.join(folder, "cpu")) as f:
-            seconds = statistics.median([float(line) for line in f][a.ranks * WARM_UP:])
+            rows = [line.split() for line in f][a.ranks * WARM_UP:]
         with open(os.path.join(folder, "metrics.jsonl")) as f:
             peak = max(row["rss_bytes"] for row in map(json.loads, f) if "rss_bytes" in row)
-        return seconds, peak
+        return statistics.median(float(s) for s, _ in rows), max(int(b) for _, b in rows), peak
 
 
 def main():
@@ -41,7 +42,7 @@ def main():
     a = p.parse_args()
     rows = [(measure(a.earlier, a), measure(a.later, a), measure(a.earlier, a)) for _ in range(a.rounds)]
     print(f"{a.preset} GPT, {a.ranks} rank(s), {' '.join(a.changes)}: {a.rounds} rounds of {a.steps} steps")
-    for of, what in enumerate(["CPU of a step", "resident peak"]):
+    for of, what in enumerate(["CPU of a step", "bytes of tensors", "resident peak"]):
         print(f"  {what}, later / earlier {spread([2 * y[of] / (x[of] + z[of]) for x, y, z in rows])}")
         print(f"  {what}, control         {spread([z[of] / x[of] for x, _, z in rows])}", flush=True)
 

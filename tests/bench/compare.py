@@ -60,7 +60,7 @@ def ours(preset, threads, steps, extra=()):
                      [*PRESETS[preset], f"cpu={folder}/cpu", f"threads={threads}",
                       "enable_progress_bar=false", *extra])
         with open(os.path.join(folder, "cpu")) as f:
-            cpu = [float(line) for line in f][WARM_UP:]
+            cpu = [float(line.split()[0]) for line in f][WARM_UP:]
     times = [r["step_s"] for r in rows[WARM_UP:]]
     return {"median": statistics.median(times), "cpu": statistics.median(cpu), "first": rows[0]["step_s"], "rss": max(r["rss_bytes"] for r in rows)}
 

@@ -1,7 +1,9 @@
---- recipes/nanogpt.lua with a watch: `cpu=FILE` gets the CPU seconds of each step, one per line.
---- Where other work disturbs the machine they say more than wall time does.
+--- recipes/nanogpt.lua with a watch: `cpu=FILE` gets one line per step: its CPU seconds, and the
+--- most bytes that tensors of this process had meanwhile. Where other work disturbs the machine
+--- they say more than wall time and resident memory do.
 local ffi = require 'ffi'
 local nnscaler = require 'nnscaler'
+local core = require 'nnscaler._C.tensor'
 
 ffi.cdef [[
   struct nns_bench_time { long seconds, nanoseconds; };
@@ -15,14 +17,18 @@ local function cpu()
   return tonumber(now.seconds) + tonumber(now.nanoseconds) * 1e-9
 end
 
-local p = nnscaler.params { cpu = { '', 'file for the CPU seconds of each step' } }
+local p = nnscaler.params { cpu = { '', 'file for CPU seconds and bytes of each step' } }
 local job = dofile(debug.getinfo(1, 'S').source:match '^@(.*)/' .. '/../../recipes/nanogpt.lua')
 local started
 job.hook = {
-  on_step_start = function() started = cpu() end,
+  on_step_start = function()
+    core.memory(true)
+    started = cpu()
+  end,
   on_step_end = function()
+    local seconds, _, bytes = cpu() - started, core.memory()
     local file = assert(io.open(p.cpu, 'a'))
-    file:write(('%.9f\n'):format(cpu() - started))
+    file:write(('%.9f %.0f\n'):format(seconds, bytes))
     file:close()
   end,
 }

@@ -1,18 +1,19 @@
 // Programs of small models under plans of every kind, beside their texts of before
-// (tests/unit/golden). Whatever changes in a Program, its memory, messages or notes shows
-// as a difference of text; NNSCALER_UPDATE=1 writes them anew.
+// (tests/unit/golden), and plans drawn at random in a line each.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>
-#include <cstdlib>
+#include <random>
 
-#include "base/file.h"
+#include "base/error.h"
 #include "cost/hardware.h"
 #include "lower/duration.h"
 #include "lower/memory.h"
 #include "lower/program_json.h"
 #include "lower/traffic.h"
 #include "plan/builder.h"
+#include "support/drawn_plan.h"
+#include "support/golden.h"
 #include "support/graph_text.h"
 #include "support/models.h"
 
@@ -67,9 +68,7 @@ void is_as_before(const std::string& name, const GraphPtr& graph,
   text += text_of(programs.ranks.front());
   if (programs.ranks.size() > 1) text += text_of(programs.ranks.back());
   if (plan != nullptr) text += cost_of(graph, plan);
-  const std::string path = "tests/unit/golden/" + name + ".txt";  // from the top of the tree
-  if (std::getenv("NNSCALER_UPDATE") != nullptr) write_file_atomic(path, text, "test");
-  CHECK(text == read_file(path, "test"));
+  is_golden(name, text);
 }
 
 // Whatever has no place yet is on all devices of its stage.
@@ -124,6 +123,24 @@ GraphPtr unrolled(int steps, int changed) {
   return std::make_shared<const graph::Graph>(read_graph(text));
 }
 
+// A cell whose every turn drops elements of its own and reads a table to its end.
+GraphPtr unrolled_draws(int steps) {
+  std::string text =
+      "graph \"Draws\" training\ninput %x \"x\": float64[2, 4]\ninput %c \"c\": float64[2, 40]\n"
+      "parameter %w \"w\": float64[4, 4] grad\n%a0 = aten::relu(self=%x)\n";
+  for (int i = 1; i <= steps; ++i)
+    text += fmt::format(
+        "%u{0} = aten::linear(input=%a{1}, weight=%w)  -- cell\n"
+        "%d{0} = aten::dropout(input=%u{0}, p=0.5, train=true)  -- cell.drop\n"
+        "%n{0} = aten::slice.Tensor(self=%c, dim=1, start=0, end=9223372036854775807, step=1)\n"
+        "%s{0} = aten::sum.dim_IntList(self=%n{0}, dim=[1], keepdim=true)\n"
+        "%t{0} = aten::expand(self=%s{0}, size=[2, 4])\n"
+        "%a{0} = aten::add.Tensor(self=%d{0}, other=%t{0}, alpha=1)\n",
+        i, i - 1);
+  text += fmt::format("%loss = aten::sum(self=%a{})\noutput %loss\n", steps);
+  return std::make_shared<const graph::Graph>(read_graph(text));
+}
+
 // Two calls of attention with dropout, which are composed alike.
 GraphPtr attentive() {
   return std::make_shared<const graph::Graph>(read_graph(
@@ -142,6 +159,7 @@ TEST_CASE("programs are those of before") {
   is_as_before("evaluation", perceptrons(2, false));
   is_as_before("unrolled", unrolled(12, 99));
   is_as_before("unrolled_in_two", unrolled(18, 10));
+  is_as_before("unrolled_draws", unrolled_draws(10));
   is_as_before("attention", attentive());
   {
     const GraphPtr graph = convolutions();
@@ -203,4 +221,24 @@ TEST_CASE("programs are those of before") {
     b.recompute(nodes);
     is_as_before("turns", graph, finished(b, 1));
   }
+}
+
+TEST_CASE("programs of plans drawn at random are those of before") {
+  std::mt19937 engine(7);  // the same numbers in every library
+  const Draw draw = [&](int low, int high) {
+    return low + static_cast<int>(engine() % static_cast<unsigned>(high - low));
+  };
+  std::string text;
+  for (int i = 0; i < 150; ++i) {
+    try {
+      const Drawn drawn = draw_plan(draw);
+      const auto plan = std::make_shared<const plan::Plan>(drawn.plan);
+      Digest digest;
+      digest.add(lower_all(drawn.graph, plan));
+      text += digest.text() + "\n" + cost_of(drawn.graph, plan);
+    } catch (const Error& e) {
+      text += fmt::format("refused: {}\n", e.what());
+    }
+  }
+  is_golden("drawn", text);
 }

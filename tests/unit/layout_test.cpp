@@ -1,11 +1,15 @@
 // Layouts and adapters against brute force: tensors of small integers are laid out on imagined
 // devices, every step of an adapter is carried out on them, and what each device ends up with is
 // compared with its piece of the whole.
+#include <fmt/format.h>
 #include <rapidcheck.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 
+#include "base/error.h"
 #include "lower/adapter.h"
+#include "support/golden.h"
 
 using namespace nns;
 using namespace nns::lower;
@@ -248,4 +252,48 @@ TEST_CASE("payload of ring collectives is the closed form of the padded size") {
   CHECK(ring_bytes(Primitive::all_reduce, 10, 4, 4) == 2 * 3 * 3 * 4);
   CHECK(ring_bytes(Primitive::all_gather, 12, 8, 4) == 3 * 3 * 8);
   CHECK(ring_bytes(Primitive::reduce_scatter, 7, 4, 2) == 4 * 4);
+}
+
+// All ways to lay [6, 8] out over four devices in one or two axes.
+static std::vector<Layout> layouts_of_four() {
+  using enum AxisKind;
+  const std::vector<std::pair<AxisKind, int>> ways{
+      {replicate, 0}, {split, 0}, {split, 1}, {value, 0}};
+  std::vector<Layout> all;
+  for (const auto& [kind, dim] : ways) all.push_back({{0, 1, 2, 3}, {{4, kind, dim}}});
+  for (const auto& [outer, a] : ways)
+    for (const auto& [inner, b] : ways)
+      all.push_back({{0, 1, 2, 3}, {{2, outer, a}, {2, inner, b}}});
+  all.push_back({{0, 1, 2, 3}, {{4, split, 0, {3, 1, 0, 2}}}});
+  all.push_back({{2, 0, 3, 1}, {{2, replicate, 0}, {2, split, 1}}});
+  all.push_back({{0, 1}, {{2, split, 0}}});
+  all.push_back({{3, 4, 5}, {{3, split, 1}}});
+  return all;
+}
+
+TEST_CASE("adapters between all layouts of four devices are those of before") {
+  LinkCosts costs;
+  costs.devices_per_node = 2;
+  std::string text;
+  for (const Layout& from : layouts_of_four())
+    for (const Layout& to : layouts_of_four()) {
+      if (to.has_value_axis() && from.devices != to.devices) continue;
+      Adapter adapter;
+      try {
+        adapter = find_adapter(from, to, {{6, 8}, DType::f32}, costs);
+      } catch (const Error& e) {
+        text += fmt::format("{}\n", e.what());
+        continue;
+      }
+      text += fmt::format("{} → {}: {:.4g} us, {} bytes", to_string(from), to_string(to),
+                          adapter.seconds * 1e6, adapter.bytes);
+      for (const Step& step : adapter.steps) {
+        text += fmt::format("; {} {}", name_of(step.primitive), to_string(step.after));
+        for (const Move& move : step.moves)
+          text += fmt::format(" {}>{}:{}-{},{}-{}", move.source, move.target, move.box[0].start,
+                              move.box[0].stop, move.box[1].start, move.box[1].stop);
+      }
+      text += "\n";
+    }
+  test::is_golden("adapters", text);
 }

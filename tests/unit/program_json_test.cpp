@@ -1,4 +1,6 @@
 // Programs as JSON: what is read back is what was written, and damaged bytes are refused by place.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 
@@ -9,6 +11,7 @@
 #include "lower/program_json.h"
 #include "plan/builder.h"
 #include "support/graph_text.h"
+#include "support/models.h"
 
 using namespace nns;
 using Json = nlohmann::ordered_json;
@@ -114,6 +117,138 @@ TEST_CASE("damaged JSON of a program is refused by place") {
   CHECK_THAT(with("/segments/0/inputs/0", 77), Contains("slot 77 of"));
   CHECK_THAT(with("/segments/0/instrs/0/outs/0", 77), Contains("slot 77 of"));
   CHECK_THAT(with("/segments/0/instrs/0/kind", "jump"), Contains("instrs[0].kind: \"jump\""));
+}
+
+// A program of two ranks with blocks, shards and a step: each thing that its
+// parts say of each other, and the last value that still fits.
+TEST_CASE("a program whose parts disagree is refused by what they say") {
+  const test::GraphPtr graph = test::perceptrons(3);
+  plan::Builder b(graph, 1, 2);
+  for (const graph::Node& node : graph->nodes) b.replicate(node.id, 1);
+  b.zero(plan::Zero::weights);
+  lower::Options options;
+  options.plan = std::make_shared<const plan::Plan>(b.finish("test"));
+  const Json good = Json::parse(lower::to_json(lower::lower(*graph, options)));
+  const lower::Program right = lower::from_json(good.dump()).program;
+  const lower::Segment& backward = right.segments[1];
+  REQUIRE(backward.blocks.size() == 3);
+  const auto with = [&](const std::string& pointer, const Json& value) {
+    Json j = good;
+    j[Json::json_pointer(pointer)] = value;
+    return message_of(j.dump());
+  };
+  const auto slots = right.slots.size(), count = backward.instrs.size(), sets = right.sets.size();
+  const auto said = [](const std::string& what) { return "[program.from_json] " + what; };
+
+  CHECK(with("/world", 0) == said("rank 0 of 0"));
+  CHECK(with("/world", 3).empty());
+  Json j = good;
+  j["shares"].erase(0);
+  CHECK(message_of(j.dump()) ==
+        said(fmt::format("{} parameters with shares for {}", right.parameters.size(),
+                         right.shares.size() - 1)));
+  CHECK(with("/shares/0/reduce", Json::array({2})) == said("a share of rank 2 of 2"));
+  CHECK(with("/shares/0/reduce", Json::array({1})).empty());
+  CHECK(with("/shares/0/over/1", 2) == said("a share of rank 2 of 2"));
+  const std::string unfit =
+      said(fmt::format("shards of {} that do not fit it", right.slot(right.parameters[0]).name));
+  CHECK(with("/shares/0/zero", 4) == unfit);
+  CHECK(with("/shares/0/over", Json::array()) == unfit);
+  CHECK(with("/shares/0/dim", right.slot(right.parameters[0]).type.shape.size()) == unfit);
+  CHECK(with("/shares/0/owner", 2) == unfit);
+  CHECK(with("/shares/0/owner", 1).empty());
+  CHECK(with("/shares/0/length", right.slot(right.parameters[0]).type.shape[0] - 1) == unfit);
+  CHECK(with("/shares/0/length", right.slot(right.parameters[0]).type.shape[0]).empty());
+  CHECK(with("/shares/0/zero", 1) == unfit);  // at level 1 the piece used here is as long as it
+  CHECK(with("/shares/0/holders", -1) == said("program.shares[0].holders: -1; expected 0 or more"));
+
+  CHECK(with("/sets/0/ranks", Json::array({2})) == said("a sum of rank 2 of 2"));
+  CHECK(with("/sets/0/over", Json::array({2})) == said("a sum of rank 2 of 2"));
+  CHECK(with("/sets/0/parameters/0", right.segments[0].inputs[0])
+            .ends_with("has the role input; expected parameter"));
+  CHECK(with("/step/0/set", sets) ==
+        said(fmt::format("{} of set {} of {}", name_of(right.step[0].kind), sets, sets)));
+  CHECK(with("/step/0/ranks", Json::array({2})) == said("a sum of rank 2 of 2"));
+  CHECK(with("/schedule/0/stage", 1) == said("F of stage 1 without a segment"));
+  CHECK(with("/schedule/0/kind", "W") == said("W of stage 0 without a segment"));
+  CHECK(with("/schedule/0/kind", "X") ==
+        said("program.schedule[0].kind: \"X\"; expected F, B or W"));
+  CHECK(with("/seeds", Json::array({Json::array({"x", slots})})) ==
+        said(fmt::format("slot {} of {}", slots, slots)));
+  CHECK(with("/seeds", Json::array({Json::array({"x", slots - 1})})).empty());
+  CHECK(with("/input_gradients", Json::array({Json::array({"x", slots})})) ==
+        said(fmt::format("slot {} of {}", slots, slots)));
+  for (const char* list : {"inputs", "outputs", "saved_in", "saved_out"})
+    CHECK(with(std::string("/segments/1/") + list, Json::array({slots})) ==
+          said(fmt::format("slot {} of {}", slots, slots)));
+
+  const auto at = [&](lower::InstrKind kind) {
+    for (size_t i = 0; i < count; ++i)
+      if (backward.instrs[i].kind == kind) return fmt::format("/segments/1/instrs/{}", i);
+    throw std::runtime_error("no such instruction");
+  };
+  const std::string call = at(lower::InstrKind::call), sum = at(lower::InstrKind::accumulate);
+  CHECK(with(call + "/target", 0) == said("call of slot 0"));
+  CHECK(with(call + "/op", "") == said("a call of nothing"));
+  CHECK(with(call + "/outs", Json::array({slots})) ==
+        said(fmt::format("slot {} of {}", slots, slots)));
+  CHECK(with(call + "/into", slots) == said(fmt::format("slot {} of {}", slots, slots)));
+  CHECK(with(sum + "/target", slots) == said(fmt::format("slot {} of {}", slots, slots)));
+  j = good;
+  j[Json::json_pointer(sum)].erase("target");
+  CHECK(message_of(j.dump()) == said("accumulate of slot -1"));
+  CHECK(with(call + "/place", Json::array({"a"})).ends_with("expected a file and a line"));
+
+  const auto& blocks = backward.blocks;
+  const auto block = [&](size_t i, size_t first, size_t end) {
+    Json changed = good;
+    Json& run = changed["segments"][1]["blocks"][i];
+    run["first"] = first;
+    run["last"] = end;
+    return message_of(changed.dump());
+  };
+  CHECK(block(2, blocks[2].first, count).empty());
+  CHECK_FALSE(block(2, blocks[2].first, count + 1).empty());
+  CHECK(block(1, blocks[0].last, blocks[1].last).empty());
+  CHECK(block(1, blocks[0].last - 1, blocks[1].last) ==
+        said(fmt::format("block {} from {} to {} of backward", blocks[1].path, blocks[0].last - 1,
+                         blocks[1].last)));
+  CHECK_FALSE(block(1, blocks[1].last, blocks[1].last - 1).empty());
+  const auto loops = [&](size_t a, size_t size, size_t turns, size_t then) {
+    return with("/segments/1/loops", {{{"first", a}, {"size", size}, {"count", turns}},
+                                      {{"first", then}, {"size", 1}, {"count", 1}}});
+  };
+  CHECK(loops(0, 2, 3, 6).empty());
+  CHECK(loops(0, 2, 3, 5) == said("a loop from 5 to 6 of backward"));
+  CHECK(loops(0, 1, 1, count - 1).empty());
+  CHECK_FALSE(loops(0, 1, 1, count).empty());
+  const auto sums = [&](size_t after, size_t set) {
+    return with("/segments/1/sums", {{{"after", after}, {"set", set}}});
+  };
+  CHECK(sums(count, sets - 1).empty());
+  CHECK(sums(count + 1, 0) ==
+        said(fmt::format("sums up to set 0 after {} of backward", count + 1)));
+  CHECK(sums(0, sets) == said(fmt::format("sums up to set {} after 0 of backward", sets)));
+
+  const auto box = [&](int64_t start, int64_t stop) {
+    Json changed = good;
+    Json& slot = changed["slots"][static_cast<size_t>(right.parameters[0])];
+    const Shape& shape = right.slot(right.parameters[0]).type.shape;
+    slot["whole"] = shape;
+    slot["box"] = Json::array();
+    for (int64_t length : shape) slot["box"].push_back({0, length});
+    slot["box"][0] = {start, stop};
+    return message_of(changed.dump());
+  };
+  const int64_t rows = right.slot(right.parameters[0]).type.shape[0];
+  CHECK(box(0, rows).empty());
+  CHECK_FALSE(box(1, rows + 1).empty());
+  CHECK_FALSE(box(-1, rows - 1).empty());
+  CHECK_FALSE(box(1, rows).empty());
+  CHECK(with("/graph", "0123456789abcdeg").ends_with("expected 16 hexadecimal digits"));
+  CHECK(with("/graph", "0123456789abcde").ends_with("expected 16 hexadecimal digits"));
+  CHECK(with("/graph", "0123456789abcdef").empty());
+  CHECK_FALSE(with("/slots/0/shape", Json::array({int64_t{1} << 60, 2})).empty());
 }
 
 // Every number and every text of a program in turn becomes something else: nothing may crash, and
