@@ -43,7 +43,7 @@ end
 --- Records one device.
 ---@param folder string
 function M.record(folder)
-  local said, code = shell.nnscaler(('run %s %s precision=fp64 stop_after_steps=2 '
+  local said, code = shell.nnscaler(('run %s %s precision=fp64 stop_after_steps=2 max_val_steps=1 '
     .. 'checkpoint.no_save=true --record %s --record-steps 2'):format(M.job, M.plans.one, folder))
   assert(code == 0, said)
 end
