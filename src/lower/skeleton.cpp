@@ -127,11 +127,14 @@ std::vector<int> Skeleton::alike(int rank) const {
   return out;
 }
 
+// The kind of ranks whose programs nobody shares; beside it stands the rank, not the device.
+constexpr int kNoKind = -1;
+
 const ClassProgram& Skeleton::class_of(int rank) const {
   const int devices = common_.options.plan ? common_.options.plan->plan_ngpus : 1;
   const int kind = kind_of(rank);
-  const auto known = of_.find({kind, rank % devices});
-  if (known != of_.end()) return *known->second;
+  for (const auto& key : {std::pair(kind, rank % devices), std::pair(kNoKind, rank)})
+    if (const auto known = of_.find(key); known != of_.end()) return *known->second;
   std::vector<int> ranks = alike(rank);
   while (true) {
     std::vector<Seat> seats;
@@ -153,7 +156,11 @@ const ClassProgram& Skeleton::class_of(int rank) const {
       if (fits) of_.emplace(std::pair(kind, other % devices), made);
     }
     if (fits) break;
-    NNS_CHECK(rest.size() < ranks.size(), "rank {} has no class", rank);
+    if (rest.size() == ranks.size()) {  // all have equal numbers there, and still other marks
+      const auto own =
+          std::make_shared<const ClassProgram>(lower_class(common_, {seat(rank)}, true));
+      return *of_.emplace(std::pair(kNoKind, rank), own).first->second;
+    }
     ranks = std::move(rest);
   }
   return *of_.at({kind, rank % devices});

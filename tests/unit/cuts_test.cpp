@@ -108,3 +108,29 @@ TEST_CASE("a scale unit whose devices see other rows is a ZeRO group by itself")
     CHECK(compare(graph, b.finish("rows"), inputs, run(lower_all(graph), inputs)).empty());
   }
 }
+
+TEST_CASE("a rank whose numbers are equal where their marks differ is a class by itself") {
+  const GraphPtr graph = transformer(2);
+  Builder b(graph, 4, 8);
+  b.partition(0, 0, 0, 4, true);
+  for (int node : {1, 4, 5}) {
+    b.partition(node, 0, 0, 2);
+    b.partition(node, 0, 0, 2);
+  }
+  b.partition(2, 0, 1, 2);
+  b.replicate(2, 2);
+  b.partition(3, 0, 2, 2);
+  b.replicate(3, 2);
+  b.partition(7, 0, 0, 2);
+  b.partition(7, 0, 1, 2);
+  b.replicate(8, 2);
+  b.partition(8, 0, 0, 2);
+  replicate_rest(b);
+  for (const graph::Node& node : graph->nodes)
+    b.assign(node.id, node.id == 7 ? std::vector{0, 1, 2, 3} : std::vector{3, 2, 1, 0});
+  b.zero(plan::Zero::slots);
+  b.zero_groups(2);
+  b.zero_scatter();
+  const Inputs inputs = random_inputs(*graph, 2, 5);
+  CHECK(compare(graph, b.finish("drawn"), inputs, run(lower_all(graph), inputs)).empty());
+}
