@@ -83,8 +83,9 @@ describe('checkpoints of several ranks', function()
       C.write_pieces(draft:folder(), { piece(2, 'model', w:slice(0, 1, 3), { { 1, 3 }, { 0, 4 } }),
         piece(2, 'optimizer', moment:slice(1, 2, 4), { { 0, 3 }, { 2, 4 } }) }),
     }
-    return draft:finish { save_dir = folder, epoch = 0, step = 4, pointers = { 'last' },
+    local finish = draft:finish { save_dir = folder, epoch = 0, step = 4, pointers = { 'last' },
       state = '{"job": {"file": "job.lua"}}', written = written, order = { name or 'w' } }
+    return finish:result()
   end
   local path = save(dir .. '/two', x, x:mul(2))
 

@@ -234,7 +234,7 @@ describe('wrong use says what is wrong:', function()
     says('[models.gpt] block = nil; expected an integer ≥ 1', GPT,
       { vocab = 5, layers = 1, heads = 2, width = 8 })
     says("[models.gpt] unknown option 'layer'; expected bias, block, dropout, eps, gelu, heads, "
-      .. 'layers, tied, vocab, width', GPT, { layer = 3 })
+      .. 'layers, loss_chunk, tied, vocab, width', GPT, { layer = 3 })
   end)
 
   it('a text longer than the block', function()
