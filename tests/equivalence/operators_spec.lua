@@ -9,10 +9,12 @@ for _, rule in ipairs(lower.rules()) do
   if not rule.op:find '^comm::' and not constant then all[#all + 1] = rule.op end
 end
 
--- Operators whose annotation lets no dimension be cut, and those that a graph records as reshape.
+-- Operators whose annotation lets no dimension be cut, those that a graph records as reshape, and
+-- what a derivative alone calls.
 local WHOLE = {
   'aten::_unsafe_view', 'aten::diag', 'aten::index_put', 'aten::max', 'aten::min',
   'aten::take_along_dim', 'aten::unflatten', 'aten::view', 'aten::view_as',
+  'nnscaler::linear_cross_entropy_gradients',
 }
 
 local function run(ops)

@@ -106,7 +106,7 @@ GPT.forward = language.forward('models.gpt', function(self, x, time, cache)
   local first = cache and cache.length or 0
   local hidden = t.drop(t.wte(x) + t.wpe.weight:narrow(0, first, time))
   for i, block in ipairs(t.h) do hidden = block(hidden, cache and cache:layer(i)) end
-  return t.ln_f(hidden)
+  return (t.ln_f(hidden)) -- not a tail call: its place in the source stays known
 end)
 GPT.new_cache = language.new_cache
 

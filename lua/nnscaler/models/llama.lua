@@ -77,7 +77,7 @@ function Body:forward(x, cache)
   for i, layer in ipairs(self.layers) do
     hidden = layer(hidden, self.rotary_emb, cache and cache:layer(i))
   end
-  return self.norm(hidden)
+  return (self.norm(hidden)) -- not a tail call: its place in the source stays known
 end
 
 ---@class nnscaler.models.Llama : nnscaler.nn.Module
