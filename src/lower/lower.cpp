@@ -48,6 +48,7 @@ class Lowering {
     for (const auto& stage : stages_)
       unsent.insert(unsent.end(), stage->unsent().begin(), stage->unsent().end());
     remove_dead_calls(program, unsent);
+    fuse_sums(program);
     gather_again(program);
     find_saved(program);
     reuse_memory(program);

@@ -1,5 +1,5 @@
---- recipes/nanogpt.lua with a watch: `cpu=FILE` gets the CPU seconds of each step, one per line.
---- Where other work disturbs the machine they say more than wall time does.
+--- A recipe with a watch: `cpu=FILE` gets the CPU seconds of each step, one per line. Where other
+--- work disturbs the machine they say more than wall time does.
 local ffi = require 'ffi'
 local nnscaler = require 'nnscaler'
 
@@ -15,8 +15,12 @@ local function cpu()
   return tonumber(now.seconds) + tonumber(now.nanoseconds) * 1e-9
 end
 
-local p = nnscaler.params { cpu = { '', 'file for the CPU seconds of each step' } }
-local job = dofile(debug.getinfo(1, 'S').source:match '^@(.*)/' .. '/../../recipes/nanogpt.lua')
+local p = nnscaler.params {
+  cpu = { '', 'file for the CPU seconds of each step' },
+  recipe = { 'nanogpt', 'name of a file in recipes' },
+}
+local job = dofile(('%s/../../recipes/%s.lua'):format(debug.getinfo(1, 'S').source:match '^@(.*)/',
+  p.recipe))
 local started
 job.hook = {
   on_step_start = function() started = cpu() end,
