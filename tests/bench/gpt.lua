@@ -1,29 +1,8 @@
 --- recipes/nanogpt.lua with a watch: `cpu=FILE` gets the CPU seconds of each step, one per line.
---- Where other work disturbs the machine they say more than wall time does.
-local ffi = require 'ffi'
 local nnscaler = require 'nnscaler'
 
-ffi.cdef [[
-  struct nns_bench_time { long seconds, nanoseconds; };
-  int clock_gettime(int, struct nns_bench_time*);
-]]
-
-local kProcess = 2 -- CLOCK_PROCESS_CPUTIME_ID: all threads
-local now = ffi.new 'struct nns_bench_time'
-local function cpu()
-  ffi.C.clock_gettime(kProcess, now)
-  return tonumber(now.seconds) + tonumber(now.nanoseconds) * 1e-9
-end
-
+local here = debug.getinfo(1, 'S').source:match '^@(.*)/'
 local p = nnscaler.params { cpu = { '', 'file for the CPU seconds of each step' } }
-local job = dofile(debug.getinfo(1, 'S').source:match '^@(.*)/' .. '/../../recipes/nanogpt.lua')
-local started
-job.hook = {
-  on_step_start = function() started = cpu() end,
-  on_step_end = function()
-    local file = assert(io.open(p.cpu, 'a'))
-    file:write(('%.9f\n'):format(cpu() - started))
-    file:close()
-  end,
-}
+local job = dofile(here .. '/../../recipes/nanogpt.lua')
+job.hook = dofile(here .. '/watch.lua')(p.cpu)
 return job
