@@ -219,6 +219,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
   }
   if (results) {
     added.seconds += space_.problem().settings.micro_batches * work.micro;
+    added.micro += work.micro;
     frontier = {};
     return true;
   }
@@ -254,6 +255,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     use(work, entry, step.results[at(update.result)], home, 0, true);
   }
   added.seconds += space_.problem().settings.micro_batches * work.micro;
+  added.micro += work.micro;
 
   std::vector<Entry> entries;
   std::vector<uint8_t> renamed(frontier.memory.size(), kNone);

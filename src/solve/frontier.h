@@ -47,6 +47,7 @@ struct Added {
   double seconds = 0;   // of a step
   int64_t resting = 0;  // bytes
   int64_t saved = 0;    // bytes of a micro-batch
+  double micro = 0;     // of `seconds`, those of one micro-batch
 };
 
 class Mover {
@@ -57,6 +58,9 @@ class Mover {
   // weights of several uses that enter here rest, a bit each: as this step uses them (0), or whole.
   // Returns false where no plan has this: then `frontier` is undefined.
   bool move(int step, size_t candidate, uint32_t homes, Frontier& frontier, Added& added) const;
+
+  // Whether frontiers tell of memory.
+  bool memory() const { return memory_; }
 
   // How many choices of homes there are: 2 to the weights of several uses that enter.
   uint32_t homes(int step) const;

@@ -72,7 +72,7 @@ class Search {
       : space_(space),
         limits_(limits),
         memory_(limits.memory.has_value()),
-        mover_(space, memory_),
+        mover_(space, memory_ || limits.price * limits.in_flight > 0),
         live_(live_of(space)) {}
 
   std::optional<Found> run() {
@@ -164,7 +164,8 @@ class Search {
             ++labels_;
             if (!mover_.move(number, c, h, to, added)) continue;
             const Label& before = labels[at(index)];
-            const double bytes = static_cast<double>(added.resting);
+            const double bytes = static_cast<double>(added.resting) +
+                                 limits_.in_flight * static_cast<double>(added.saved);
             const Label label{before.seconds + added.seconds + limits_.price * bytes,
                               before.resting + added.resting, before.saved + added.saved, index,
                               static_cast<uint8_t>(c)};
@@ -198,7 +199,7 @@ class Search {
   void prune(Level<Item>& level, const std::vector<Live>& live) {
     auto& rows = level.rows();
     frontiers_ = std::max(frontiers_, rows.size());
-    if (!memory_) drop_beaten(rows, live);
+    if (!mover_.memory()) drop_beaten(rows, live);
     if (!thinned_ && labels_ < limits_.labels) return;
     if (level.size() <= limits_.beam) return;
     thinned_ = true;
@@ -265,24 +266,52 @@ std::optional<Found> search(const Space& space, const Limits& limits) {
   return Search(space, limits).run();
 }
 
-std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candidates) {
+std::optional<Trace> trace(const Space& space, const std::vector<uint8_t>& candidates) {
+  struct State {
+    Frontier frontier;
+    Added added;  // by the step before
+    size_t before = 0;
+  };
   const Mover mover(space, true);
   // Homes of weights of several uses follow from the uses: at most one choice goes through.
-  std::vector<std::pair<Frontier, Added>> now{{{}, {0, space.unread(), 0}}};
+  std::vector<std::vector<State>> levels{{{{}, {0, space.unread(), 0}, 0}}};
   for (size_t i = 0; i < space.sequence().size(); ++i) {
     const int number = space.sequence()[i];
-    std::vector<std::pair<Frontier, Added>> next;
-    for (const auto& [frontier, added] : now)
+    std::vector<State> next;
+    for (size_t k = 0; k < levels.back().size(); ++k)
       for (uint32_t h = 0; h < mover.homes(number); ++h) {
-        auto to = std::pair(frontier, added);
-        if (mover.move(number, candidates[i], h, to.first, to.second))
+        State to{levels.back()[k].frontier, {}, k};
+        if (mover.move(number, candidates[i], h, to.frontier, to.added))
           next.push_back(std::move(to));
       }
-    now = std::move(next);
+    levels.push_back(std::move(next));
   }
-  NNS_CHECK(now.size() <= 1, "{} homes of one plan", now.size());
-  if (now.empty()) return std::nullopt;
-  return now[0].second;
+  NNS_CHECK(levels.back().size() <= 1, "{} homes of one plan", levels.back().size());
+  if (levels.back().empty()) return std::nullopt;
+  Trace out;
+  size_t at = 0;
+  for (size_t i = levels.size() - 1; i > 0; --i) {
+    out.steps.push_back(levels[i][at].added);
+    at = levels[i][at].before;
+    out.before.push_back(std::move(levels[i - 1][at].frontier));
+  }
+  std::reverse(out.steps.begin(), out.steps.end());
+  std::reverse(out.before.begin(), out.before.end());
+  out.steps[0].resting += levels[0][0].added.resting;
+  return out;
+}
+
+std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candidates) {
+  const auto traced = trace(space, candidates);
+  if (!traced) return std::nullopt;
+  Added sum;
+  for (const Added& step : traced->steps) {
+    sum.seconds += step.seconds;
+    sum.resting += step.resting;
+    sum.saved += step.saved;
+    sum.micro += step.micro;
+  }
+  return sum;
 }
 
 int64_t least_resting(const Space& space) {

@@ -15,6 +15,15 @@
 
 namespace nns::solve {
 
+// Which cuts the calls of an operator inside a module may have. Of several that match a call, the
+// one with the longest module holds, then the first.
+struct Constraint {
+  std::string op;      // "aten::linear", or "linear"; empty: every operator
+  std::string module;  // part of the module's path; empty: every module
+  std::vector<std::pair<int, int>> allowed = {};  // operand, dimension
+  bool replica = true;                            // whether the call may run whole on every device
+};
+
 // What a search is asked.
 struct Problem {
   std::shared_ptr<const graph::Graph> graph;
@@ -22,6 +31,12 @@ struct Problem {
   std::string device = "cpu";  // that programs are made for
   cost::Hardware on;
   lower::StepSettings settings;
+  int pipeline = 1;  // pipeline ranks, each with as many of the plan's devices
+  std::vector<Constraint> constraints = {};
+
+  // Devices that share the calls of a stage.
+  int width() const { return plan_ngpus / pipeline; }
+  int units() const { return runtime_ngpus / plan_ngpus; }
 };
 
 // Calls of one operator, arguments and shapes.
@@ -87,7 +102,8 @@ struct Step {
 
 class Space {
  public:
-  // Throws a model Error for a graph whose regions run again in backward.
+  // Throws a model Error for a graph whose regions run again in backward, a usage Error for a
+  // constraint that matches no call or leaves one without candidate.
   explicit Space(const Problem& problem);
 
   const Problem& problem() const { return problem_; }
@@ -100,6 +116,8 @@ class Space {
   const std::vector<int>& nodes() const { return nodes_; }
   // First steps of the segments of the sequence: repeated modules are segments of their own.
   const std::vector<size_t>& segments() const { return segments_; }
+  // Of each segment: whether it is an entry of a list of modules.
+  const std::vector<bool>& listed() const { return listed_; }
   // Bytes of weights and buffers that no call reads, and of constants.
   int64_t unread() const { return unread_; }
 
@@ -124,6 +142,7 @@ class Space {
   bool rests(int value) const;
   void find_live();
   void find_kinds();
+  std::vector<int> find_constraints() const;
   void find_gradients();
   void find_leaves();
   void find_steps();
@@ -140,6 +159,7 @@ class Space {
   std::vector<Step> steps_;
   std::vector<int> sequence_, nodes_;
   std::vector<size_t> segments_;
+  std::vector<bool> listed_;
   int64_t unread_ = 0;
   std::vector<TensorType> types_;
   std::map<std::string, int> type_ids_;

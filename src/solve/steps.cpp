@@ -141,7 +141,10 @@ void Space::find_segments() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const std::string block =
         nodes_[i] < 0 ? "" : block_of(problem_.graph->nodes[at(nodes_[i])].module);
-    if (block != before) segments_.push_back(i);
+    if (block != before) {
+      segments_.push_back(i);
+      listed_.push_back(!block.empty());
+    }
     before = block;
   }
   of_type_.resize(types_.size());
@@ -159,7 +162,7 @@ CallPiece Space::make(int kind, size_t candidate, const Asked& asked) const {
     const Kind& of = kinds_[at(kind)];
     known->second =
         make_piece(*problem_.graph, problem_.graph->nodes[at(of.node)], of.candidates[candidate],
-                   asked, {problem_.plan_ngpus, problem_.device, &problem_.on});
+                   asked, {problem_.width(), problem_.device, &problem_.on});
   }
   return known->second;
 }
@@ -184,13 +187,13 @@ const ConversionPiece& Space::conversion(int type, Code from, Code to, bool requ
           .conversions[static_cast<size_t>((from * kCodes + to) * 2 + (requires_grad ? 1 : 0))];
   if (!known)
     known = make_conversion(types_[at(type)], from, to, requires_grad,
-                            {problem_.plan_ngpus, problem_.device, &problem_.on});
+                            {problem_.width(), problem_.device, &problem_.on});
   return *known;
 }
 
 TensorType Space::local(int type, Code code) const {
   const TensorType& whole = types_[at(type)];
-  return {layout_of(code, problem_.plan_ngpus).local_shape(whole.shape, 0), whole.dtype};
+  return {layout_of(code, problem_.width()).local_shape(whole.shape, 0), whole.dtype};
 }
 
 double Space::sum(int type, Code code) const {
@@ -218,7 +221,7 @@ const Space::Rest& Space::rest(int leaf, Code home) const {
                                                           static_cast<double>(bytes_of(type)));
       std::vector<int> ranks;
       for (int u = 0; u < problem_.runtime_ngpus; u += problem_.plan_ngpus)
-        for (int d = 0; d < (home == kPartial ? problem_.plan_ngpus : 1); ++d)
+        for (int d = 0; d < (home == kPartial ? problem_.width() : 1); ++d)
           ranks.push_back(u + d);
       const lower::StepPart once = lower::step_part(type, ranks, problem_.on, problem_.settings);
       rest.seconds = once.sum + once.update;

@@ -14,7 +14,7 @@ using namespace nns::solve;
 
 namespace {
 
-using Choice = std::vector<uint8_t>;
+using Candidates = std::vector<uint8_t>;
 
 // Hardware on which every kind of cost shows in graphs of a few numbers.
 cost::Hardware small_machine(uint32_t seed = 0) {
@@ -41,9 +41,9 @@ Problem problem_of(std::shared_ptr<const graph::Graph> graph, int devices, int u
   return problem;
 }
 
-lower::StepCost simulated(const Space& space, const Choice& choice) {
+lower::StepCost simulated(const Space& space, const Candidates& choice) {
   const Problem& problem = space.problem();
-  const plan::Plan plan = plan_of(space, choice, "test");
+  const plan::Plan plan = plan_of(space, {choice}, "test");
   lower::Options options;
   options.device = problem.device;
   options.plan = std::make_shared<const plan::Plan>(plan);
@@ -56,8 +56,8 @@ size_t candidates_at(const Space& space, size_t i) {
   return step.kind < 0 ? 1 : space.kinds()[static_cast<size_t>(step.kind)].candidates.size();
 }
 
-Choice random_choice(const Space& space, std::mt19937& random) {
-  Choice out;
+Candidates random_choice(const Space& space, std::mt19937& random) {
+  Candidates out;
   for (size_t i = 0; i < space.sequence().size(); ++i)
     out.push_back(static_cast<uint8_t>(random() % candidates_at(space, i)));
   return out;
@@ -66,7 +66,7 @@ Choice random_choice(const Space& space, std::mt19937& random) {
 // All plans of a space, in the order of counting; `visit` takes each.
 template <class F>
 void for_each_choice(const Space& space, F visit) {
-  Choice choice(space.sequence().size(), 0);
+  Candidates choice(space.sequence().size(), 0);
   while (true) {
     visit(choice);
     size_t i = 0;
@@ -82,7 +82,7 @@ double count_choices(const Space& space) {
   return n;
 }
 
-void compare(const Space& space, const Choice& choice) {
+void compare(const Space& space, const Candidates& choice) {
   const auto mine = price(space, choice);
   REQUIRE(mine);
   const lower::StepCost real = simulated(space, choice);
@@ -90,7 +90,7 @@ void compare(const Space& space, const Choice& choice) {
     return std::abs(mine->seconds - real.seconds) <= 1e-9 * real.seconds &&
            mine->resting == real.resting && mine->saved == real.saved;
   };
-  if (!same()) UNSCOPED_INFO(plan::to_text(plan_of(space, choice, "test")));
+  if (!same()) UNSCOPED_INFO(plan::to_text(plan_of(space, {choice}, "test")));
   CHECK(mine->seconds == Approx(real.seconds).epsilon(1e-9));
   CHECK(mine->resting == real.resting);
   CHECK(mine->saved == real.saved);
@@ -264,7 +264,7 @@ TEST_CASE("no plan that is lowered and simulated is faster", "[solve]") {
     if (count_choices(space) > 120) continue;
     INFO("graph " << ++graphs << "\n" << graph::to_text(*graph, false));
     double best = 1e300;
-    for_each_choice(space, [&](const Choice& choice) {
+    for_each_choice(space, [&](const Candidates& choice) {
       compare(space, choice);
       best = std::min(best, simulated(space, choice).seconds);
     });
@@ -304,11 +304,17 @@ TEST_CASE("a limit of memory holds for the peak", "[solve]") {
 
 TEST_CASE("weights rest in shards where nothing else fits", "[solve]") {
   const auto problem = problem_of(test::alike(4), 1, 8);
-  const Solution free = solve::solve(problem, std::nullopt);
-  CHECK(free.plan.zero.level == plan::Zero::none);
-  const Solution less = solve::solve(problem, free.cost.total * 3 / 4);
-  CHECK(less.plan.zero.level == plan::Zero::weights);
-  CHECK(less.cost.total <= free.cost.total * 3 / 4);
+  const Solution whole = solve::solve(problem, std::nullopt, {.zero = plan::Zero::none});
+  CHECK(whole.plan.zero.level == plan::Zero::none);
+  const int64_t limit = whole.cost.total * 3 / 4;
+  const Solution less = solve::solve(problem, limit);
+  CHECK(less.plan.zero.level >= plan::Zero::slots);
+  CHECK(less.cost.total <= limit);
+  for (const int level : {plan::Zero::slots, plan::Zero::gradients, plan::Zero::weights}) {
+    const Solution given = solve::solve(problem, limit, {.zero = level});
+    CHECK(given.plan.zero.level == level);
+    CHECK(less.cost.seconds <= given.cost.seconds);
+  }
 }
 
 TEST_CASE("repeated layers are explored once", "[solve]") {
@@ -316,4 +322,118 @@ TEST_CASE("repeated layers are explored once", "[solve]") {
     return search(Space(problem_of(test::transformer(layers), 4)), {})->labels;
   };
   CHECK(labels(24) <= labels(6) * 5 / 4);
+}
+
+TEST_CASE("stages of a pipeline are as long as can be, and within the limit", "[solve]") {
+  auto problem = problem_of(test::transformer(6), 4);
+  problem.settings.micro_batches = 8;
+  for (const char* schedule : {"1f1b", "1f1b_interleaved", "zb_h1"}) {
+    INFO(schedule);
+    const Solution found =
+        solve::solve(problem, std::nullopt, {.pipeline = 2, .schedule = schedule});
+    CHECK(found.plan.schedule == schedule);
+    CHECK(found.plan.stages == (found.plan.schedule == "1f1b_interleaved" ? 4 : 2));
+    for (const auto& devices : found.plan.stage_devices) CHECK(devices.size() == 2);
+  }
+  // Of all numbers of stages the best one is taken.
+  const Solution any = solve::solve(problem, std::nullopt, {.pipeline = 0});
+  for (const int ranks : {1, 2, 4})
+    CHECK(any.cost.seconds <=
+          solve::solve(problem, std::nullopt, {.pipeline = ranks}).cost.seconds * 1.02);
+  const Solution less = solve::solve(problem, any.cost.total * 9 / 10, {.pipeline = 0});
+  CHECK(less.cost.total <= any.cost.total * 9 / 10);
+}
+
+TEST_CASE("the division of a chain is the best of all divisions", "[solve]") {
+  auto problem = problem_of(test::transformer(3), 3);
+  problem.pipeline = 3;
+  problem.settings.micro_batches = 6;
+  const Space space(problem);
+  const auto found = search(space, {});
+  const auto traced = trace(space, found->candidates);
+  REQUIRE(traced);
+  const Table table(space, *traced);
+  const auto schedule = lower::make_schedule("1f1b", 3, 6);
+  Arrangement a{found->candidates};
+  const auto places = table.places(3, {});
+  const auto begins = divide(space, table, a, schedule, places, std::nullopt);
+  REQUIRE(begins);
+  const auto longest = [&](size_t x, size_t y) {
+    const auto time = [&](size_t begin, size_t end) {
+      double t = table.stage(begin, end).micro;
+      if (begin > 0) t += table.message(begin) / 2;
+      if (end < table.size()) t += table.message(end) / 2;
+      return t;
+    };
+    return std::max({time(0, x), time(x, y), time(y, table.size())});
+  };
+  for (size_t x : places)
+    for (size_t y : places)
+      if (x < y) CHECK(longest((*begins)[0], (*begins)[1]) <= longest(x, y) * (1 + 1e-12));
+}
+
+TEST_CASE("blocks run again where the limit binds", "[solve]") {
+  const auto problem = problem_of(test::transformer(4), 1);
+  const Solution free = solve::solve(problem, std::nullopt);
+  bool any = false;
+  for (int percent = 95; percent > 50 && !any; percent -= 5) {
+    try {
+      const Solution less = solve::solve(problem, free.cost.total * percent / 100);
+      CHECK(less.cost.total <= free.cost.total * percent / 100);
+      for (const plan::OpPlan& op : less.plan.ops) any = any || op.recompute >= 0;
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::plan);
+      break;
+    }
+  }
+  CHECK(any);
+}
+
+TEST_CASE("constraints take out cuts", "[solve]") {
+  auto problem = problem_of(test::transformer(2), 2);
+  const auto refused = [&](Constraint constraint, const std::string& start) {
+    problem.constraints = {std::move(constraint)};
+    try {
+      solve::solve(problem, std::nullopt);
+      FAIL("not refused");
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::usage);
+      CHECK(e.message().starts_with(start));
+    }
+  };
+  refused({"aten::lstm", ""}, "[solve.constraint] the constraint of 'aten::lstm' in '*' matches no");
+  refused({"aten::linear", "h.0", {{7, 0}}, false},
+          "[solve.constraint] the constraint of 'aten::linear' in 'h.0' leaves no way to run h.0");
+  problem.constraints = {{"", "h.1"}, {"aten::linear", "h.0", {{0, 0}}, false}};
+  const Solution found = solve::solve(problem, std::nullopt);
+  bool cut = false;
+  for (const plan::OpPlan& op : found.plan.ops) {
+    if (op.key.module.starts_with("h.1")) CHECK(op.cuts.at(0).input == -1);
+    if (!op.key.module.starts_with("h.0") || op.key.op != "aten::linear") continue;
+    cut = true;
+    CHECK(op.cuts.at(0).input == 0);
+    CHECK(op.cuts.at(0).dim == 0);
+  }
+  CHECK(cut);
+}
+
+TEST_CASE("a report tells what was chosen and what was not", "[solve]") {
+  const auto problem = problem_of(test::transformer(3), 2, 2);
+  const Solution found = solve::solve(problem, std::nullopt, {.report = true});
+  const Report& report = found.report;
+  CHECK(report.statistics.simulated == report.tried.size());
+  CHECK(std::count_if(report.tried.begin(), report.tried.end(),
+                      [](const Tried& t) { return t.chosen; }) == 1);
+  for (const Tried& t : report.tried)
+    if (!t.chosen) CHECK(t.seconds >= found.cost.seconds);
+  CHECK(report.choices.size() == report.statistics.calls);
+  if (found.plan.zero.level == plan::Zero::none) {
+    double sum = 0;
+    for (const Choice& c : report.choices) {
+      sum += problem.settings.micro_batches * c.micro + c.once;
+      for (const Other& o : c.others) CHECK(o.more >= -1e-9 * found.cost.seconds);
+    }
+    CHECK(sum <= found.cost.seconds * (1 + 1e-9));
+  }
+  CHECK(to_json(report).find("\"choices\"") != std::string::npos);
 }
