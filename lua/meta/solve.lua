@@ -37,6 +37,7 @@ local solve = {}
 ---@field most_width? integer devices that share a stage, where `pipeline` is 0
 ---@field most_bubble? number part of a step in which pipeline ranks may wait, 1 by default
 ---@field zero? integer level of all weights; nil: the best
+---@field constraints? string path of a YAML list: which cuts operators may have
 ---@field report? boolean whether the report is wanted
 
 ---@class nnscaler.Autodist

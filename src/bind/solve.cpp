@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "base/file.h"
 #include "bind/bind.h"
 #include "bind/graph.h"
 #include "bind/solve.h"
@@ -49,8 +50,8 @@ namespace {
 
 using script::guarded;
 
-// Stages and recomputation of a plan as fields of the table on top: first nodes of the stages behind
-// the first, devices of each, schedule, chunks; lists of nodes that run again together.
+// Stages and recomputation of a plan as fields of the table on top: first nodes of the stages
+// behind the first, devices of each, schedule, chunks; lists of nodes that run again together.
 void push_stages(lua_State* L, const plan::Plan& plan) {
   std::vector<int64_t> first;
   std::map<int, std::vector<int64_t>> again;
@@ -105,6 +106,8 @@ int autodist(lua_State* L) {
   problem.device = device.substr(0, device.find(':'));
   problem.on = hardware_at(L, 2);
   problem.settings = step_settings_at(L, 2);
+  if (const std::string file = script::field_string(L, 2, "constraints", ""); !file.empty())
+    problem.constraints = solve::parse_constraints(read_file(file, "solve.constraint"), file);
   std::optional<int64_t> memory;
   if (const double bytes = script::field_number(L, 2, "memory", -1); bytes >= 0)
     memory = static_cast<int64_t>(bytes);
@@ -135,8 +138,7 @@ int autodist(lua_State* L) {
                                    {"search_seconds", statistics.search_seconds},
                                    {"check_seconds", statistics.check_seconds}})
     set_number(L, key, value);
-  for (const auto& [key, value] : {std::pair("exact", found.exact),
-                                   {"bound", found.bound}}) {
+  for (const auto& [key, value] : {std::pair("exact", found.exact), {"bound", found.bound}}) {
     lua_pushboolean(L, value);
     lua_setfield(L, -2, key);
   }

@@ -139,8 +139,7 @@ Table::Table(const Space& space, const Trace& trace) : space_(space), sums_(1) {
       if (l.leaf >= 0) continue;
       const int64_t bytes = bytes_of(space.local(l.type, trace.before[i].entries[k].made));
       const bool across = problem.width() >= problem.on.links.devices_per_node;
-      seconds +=
-          (l.requires_grad ? 2 : 1) * cost::seconds_of(bytes, 1, across, problem.on.links);
+      seconds += (l.requires_grad ? 2 : 1) * cost::seconds_of(bytes, 1, across, problem.on.links);
     }
     message_.push_back(seconds);
   }
@@ -220,16 +219,15 @@ std::optional<std::vector<size_t>> divide(const Space& space, const Table& table
   std::vector<int> of_rank(at(schedule.ranks), 0);  // stages that share its memory
   for (size_t s = 0; s < stages; ++s) ++of_rank[at(schedule.rank_of(static_cast<int>(s), 0))];
   const size_t n = at_place.size();
-  // best[s][i]: the shortest longest stage when stage s ends at place i; with equal ones, the fewest
-  // seconds of messages.
+  // best[s][i]: the shortest longest stage when stage s ends at place i; with equal ones, the
+  // fewest seconds of messages.
   using Cost = std::pair<double, double>;
   std::vector<std::vector<Cost>> best(stages, std::vector<Cost>(n, {kNever, 0}));
   std::vector<std::vector<size_t>> from(stages, std::vector<size_t>(n, 0));
   for (size_t s = 0; s < stages; ++s) {
-    const double most =
-        memory ? static_cast<double>(*memory) /
-                     of_rank[at(schedule.rank_of(static_cast<int>(s), 0))]
-               : kNever;
+    const double most = memory ? static_cast<double>(*memory) /
+                                     of_rank[at(schedule.rank_of(static_cast<int>(s), 0))]
+                               : kNever;
     for (size_t i = s + 1; i < n; ++i) {
       if ((s + 1 == stages) != (i + 1 == n)) continue;
       for (size_t j = s; j < (s == 0 ? 1 : i); ++j) {
@@ -239,8 +237,9 @@ std::optional<std::vector<size_t>> divide(const Space& space, const Table& table
         if (held(space, arrangement, stage, held_at_once[s]) > most) continue;
         double sent = s > 0 ? table.message(at_place[j]) / 2 : 0;
         sent += i + 1 < n ? table.message(at_place[i]) / 2 : 0;
-        const Cost cost{std::max(before.first, stage.micro * (1 + kForward * arrangement.recompute) + sent),
-                        before.second + sent};
+        const Cost cost{
+            std::max(before.first, stage.micro * (1 + kForward * arrangement.recompute) + sent),
+            before.second + sent};
         if (cost < best[s][i]) {
           best[s][i] = cost;
           from[s][i] = j;

@@ -36,7 +36,8 @@ std::optional<Difference> change(const Space& space, const Mover& mover, const T
     }
     if (!next) return std::nullopt;
     out.seconds += next->second.seconds - of.steps[i].seconds;
-    out.bytes += next->second.resting + next->second.saved - of.steps[i].resting - of.steps[i].saved;
+    out.bytes +=
+        next->second.resting + next->second.saved - of.steps[i].resting - of.steps[i].saved;
     if (i == 0) out.bytes += space.unread();
     now = std::move(next->first);
     if (i + 1 < of.before.size() && now.key() == of.before[i + 1].key()) break;
@@ -66,9 +67,9 @@ std::vector<Choice> choices(const Space& space, const Arrangement& arrangement) 
     const size_t chosen = arrangement.candidates[i];
     const Candidate& candidate = kind.candidates[chosen];
     const Added& added = traced->steps[i];
-    Choice choice{space.nodes()[i], stage,         again_places.contains(i), candidate.input,
-                  candidate.dim,    added.micro,   added.seconds - m * added.micro,
-                  added.resting,    added.saved};
+    Choice choice{space.nodes()[i], stage,       again_places.contains(i),        candidate.input,
+                  candidate.dim,    added.micro, added.seconds - m * added.micro, added.resting,
+                  added.saved};
     if (known.insert(std::to_string(number) + "|" + traced->before[i].key()).second)
       for (size_t c = 0; c < kind.candidates.size(); ++c) {
         if (c == chosen) continue;
@@ -90,8 +91,8 @@ std::vector<Contributor> contributors(const Space& space) {
     const graph::Value& value = graph.value({id});
     int64_t bytes = bytes_of(value.type);
     if (value.requires_grad)
-      bytes = static_cast<int64_t>((2 + space.problem().settings.state) *
-                                   static_cast<double>(bytes));
+      bytes =
+          static_cast<int64_t>((2 + space.problem().settings.state) * static_cast<double>(bytes));
     out.push_back({value.name, bytes});
   }
   std::stable_sort(out.begin(), out.end(),
@@ -102,11 +103,10 @@ std::vector<Contributor> contributors(const Space& space) {
 
 std::string describe(const Space& space, const Arrangement& arrangement) {
   const Problem& problem = space.problem();
-  std::string text = problem.pipeline > 1
-                         ? fmt::format("{} stages of {} device(s), {}",
-                                       arrangement.begins.size() + 1, problem.width(),
-                                       arrangement.schedule)
-                         : fmt::format("1 stage of {} device(s)", problem.width());
+  std::string text = problem.pipeline > 1 ? fmt::format("{} stages of {} device(s), {}",
+                                                        arrangement.begins.size() + 1,
+                                                        problem.width(), arrangement.schedule)
+                                          : fmt::format("1 stage of {} device(s)", problem.width());
   if (arrangement.zero > 0) text += fmt::format("; ZeRO {}", arrangement.zero);
   if (arrangement.recompute > 0)
     text += fmt::format("; {:.0f} % of the blocks recomputed", 100 * arrangement.recompute);

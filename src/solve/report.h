@@ -10,10 +10,10 @@
 namespace nns::solve {
 
 struct Statistics {
-  size_t calls = 0, kinds = 0;       // operators of the graph; distinct ones
-  size_t candidates = 0;             // ways to run them, summed over distinct ones
-  size_t segments = 0, steps = 0;    // blocks and what lies between; distinct steps of the search
-  size_t labels = 0, frontiers = 0;  // partial plans; most frontiers at one place
+  size_t calls = 0, kinds = 0;         // operators of the graph; distinct ones
+  size_t candidates = 0;               // ways to run them, summed over distinct ones
+  size_t segments = 0, steps = 0;      // blocks and what lies between; distinct steps of the search
+  size_t labels = 0, frontiers = 0;    // partial plans; most frontiers at one place
   size_t arranged = 0, simulated = 0;  // whole plans that were estimated, and lowered and simulated
   double space_seconds = 0, search_seconds = 0, check_seconds = 0;  // that it took
 };
@@ -29,10 +29,10 @@ struct Other {
 struct Choice {
   int node = 0, stage = 0;
   bool recompute = false;
-  int input = -1, dim = 0;           // -1: whole on every device
-  double micro = 0, once = 0;        // seconds of a micro-batch; of a step beside
-  int64_t resting = 0, saved = 0;    // bytes that it adds
-  std::vector<Other> others = {};    // of the first of equal operators in equal surroundings
+  int input = -1, dim = 0;         // -1: whole on every device
+  double micro = 0, once = 0;      // seconds of a micro-batch; of a step beside
+  int64_t resting = 0, saved = 0;  // bytes that it adds
+  std::vector<Other> others = {};  // of the first of equal operators in equal surroundings
 };
 
 // A whole plan that was simulated.

@@ -85,8 +85,10 @@ class Solver {
     lap(statistics().search_seconds);
     note(*space, *free);
     std::vector<Found> cuts{*free};
+    // Ranks share a step at best evenly: no plan of cuts of this width is faster.
+    const double least = free->seconds / ranks;
+    out_.fastest = out_.fastest > 0 ? std::min(out_.fastest, least) : least;
     if (ranks == 1) {
-      out_.fastest = free->seconds;
       simulate_found(space, *free);
       if (!best_) add_smaller(space, *free, cuts);
     } else if (memory_) {
@@ -230,10 +232,10 @@ class Solver {
   Solution finish() {
     out_.arranged = describe(*best_->space, best_->arrangement);
     out_.searched = out_.cost.seconds;
-    if (exact_) {
+    if (exact_ && choices_.pipeline == 1) {
       out_.searched = exact_->seconds;
       out_.exact = exact_->exact;
-    } else if (out_.fastest > 0 && out_.bound) {
+    } else {
       out_.gap = std::max(0.0, 1 - out_.fastest / out_.cost.seconds);
       out_.exact = out_.gap == 0;
     }

@@ -28,7 +28,7 @@ struct Solution {
   bool exact = true;     // no plan of the space is faster within what the search was given
   double gap = 0;        // of a thinned search: the most that a plan could be faster, of `searched`
   bool bound = false;    // the limit made it take another plan than the fastest
-  double fastest = 0;    // seconds of the fastest plan without limit
+  double fastest = 0;    // seconds that no plan with replicated weights goes below
   std::string arranged;  // stages, shards and recomputation in words
   Report report;
 };

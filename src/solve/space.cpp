@@ -134,19 +134,6 @@ bool Space::rests(int value) const {
 
 namespace {
 
-bool matches(const Constraint& constraint, const Node& node) {
-  const auto colons = node.op.rfind("::");
-  const std::string name = colons == std::string::npos ? node.op : node.op.substr(colons + 2);
-  return (constraint.op.empty() || constraint.op == node.op || constraint.op == name ||
-          constraint.op == name.substr(0, name.find('.'))) &&
-         node.module.find(constraint.module) != std::string::npos;
-}
-
-std::string to_string(const Constraint& constraint) {
-  return fmt::format("of '{}' in '{}'", constraint.op.empty() ? "*" : constraint.op,
-                     constraint.module.empty() ? "*" : constraint.module);
-}
-
 // Takes out the candidates that a constraint does not allow.
 void constrain(Kind& kind, const Constraint& constraint, const Graph& graph) {
   std::string legal;
@@ -160,44 +147,22 @@ void constrain(Kind& kind, const Constraint& constraint, const Graph& graph) {
   });
   if (!kind.candidates.empty()) return;
   const Node& node = graph.nodes[at(kind.node)];
-  throw Error(ErrorKind::usage,
-              fmt::format("[solve.constraint] the constraint {} leaves no way to run {} {} ({}); it "
-                          "can be cut at{}",
-                          to_string(constraint), node.module, node.op, short_form(node.loc),
-                          legal.empty() ? " no place" : legal),
-              "allow one of these places, or replica_allowed: true");
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("[solve.constraint] the constraint {} leaves no way to run {} {} ({}); it "
+                  "can be cut at{}",
+                  to_string(constraint), node.module, node.op, short_form(node.loc),
+                  legal.empty() ? " no place" : legal),
+      "allow one of these places, or replica_allowed: true");
 }
 
 }  // namespace
-
-// Of each node the constraint that holds for it, or -1.
-std::vector<int> Space::find_constraints() const {
-  const Graph& graph = *problem_.graph;
-  const auto& all = problem_.constraints;
-  std::vector<int> out(graph.nodes.size(), -1);
-  std::vector<bool> used(all.size(), false);
-  for (const Node& node : graph.nodes)
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (!matches(all[i], node)) continue;
-      used[i] = true;
-      int& known = out[at(node.id)];
-      if (known < 0 || all[at(known)].module.size() < all[i].module.size())
-        known = static_cast<int>(i);
-    }
-  for (size_t i = 0; i < all.size(); ++i)
-    if (!used[i])
-      throw Error(ErrorKind::usage,
-                  fmt::format("[solve.constraint] the constraint {} matches no call",
-                              to_string(all[i])),
-                  "'nnscaler plan' shows operators and modules of a job");
-  return out;
-}
 
 void Space::find_kinds() {
   const Graph& graph = *problem_.graph;
   const plan::Builder builder(problem_.graph, problem_.width(),
                               problem_.width() * problem_.units());
-  const std::vector<int> constrained = find_constraints();
+  const std::vector<int> constrained = match(problem_.constraints, graph);
   std::map<std::string, int> known;
   kind_.assign(graph.nodes.size(), -1);
   readers_.resize(graph.values.size());

@@ -11,18 +11,10 @@
 #include <vector>
 
 #include "plan/builder.h"
+#include "solve/constraint.h"
 #include "solve/piece.h"
 
 namespace nns::solve {
-
-// Which cuts the calls of an operator inside a module may have. Of several that match a call, the
-// one with the longest module holds, then the first.
-struct Constraint {
-  std::string op;      // "aten::linear", or "linear"; empty: every operator
-  std::string module;  // part of the module's path; empty: every module
-  std::vector<std::pair<int, int>> allowed = {};  // operand, dimension
-  bool replica = true;                            // whether the call may run whole on every device
-};
 
 // What a search is asked.
 struct Problem {
@@ -142,7 +134,6 @@ class Space {
   bool rests(int value) const;
   void find_live();
   void find_kinds();
-  std::vector<int> find_constraints() const;
   void find_gradients();
   void find_leaves();
   void find_steps();

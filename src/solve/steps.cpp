@@ -221,8 +221,7 @@ const Space::Rest& Space::rest(int leaf, Code home) const {
                                                           static_cast<double>(bytes_of(type)));
       std::vector<int> ranks;
       for (int u = 0; u < problem_.runtime_ngpus; u += problem_.plan_ngpus)
-        for (int d = 0; d < (home == kPartial ? problem_.width() : 1); ++d)
-          ranks.push_back(u + d);
+        for (int d = 0; d < (home == kPartial ? problem_.width() : 1); ++d) ranks.push_back(u + d);
       const lower::StepPart once = lower::step_part(type, ranks, problem_.on, problem_.settings);
       rest.seconds = once.sum + once.update;
     }

@@ -401,7 +401,8 @@ TEST_CASE("constraints take out cuts", "[solve]") {
       CHECK(e.message().starts_with(start));
     }
   };
-  refused({"aten::lstm", ""}, "[solve.constraint] the constraint of 'aten::lstm' in '*' matches no");
+  refused({"aten::lstm", ""},
+          "[solve.constraint] the constraint of 'aten::lstm' in '*' matches no");
   refused({"aten::linear", "h.0", {{7, 0}}, false},
           "[solve.constraint] the constraint of 'aten::linear' in 'h.0' leaves no way to run h.0");
   problem.constraints = {{"", "h.1"}, {"aten::linear", "h.0", {{0, 0}}, false}};
@@ -415,6 +416,45 @@ TEST_CASE("constraints take out cuts", "[solve]") {
     CHECK(op.cuts.at(0).dim == 0);
   }
   CHECK(cut);
+}
+
+TEST_CASE("constraints are read with their places", "[solve]") {
+  const auto read = [](const std::string& text) { return parse_constraints(text, "c.yaml"); };
+  const auto all = read(
+      "- name: torch.nn.functional.linear\n  parent_module: h.0\n"
+      "  allowed_partition_dims: ['0,0', '1, 0']\n  replica_allowed: false\n- parent_module: h.\n");
+  REQUIRE(all.size() == 2);
+  CHECK(all[0].allowed == std::vector<std::pair<int, int>>{{0, 0}, {1, 0}});
+  CHECK_FALSE(all[0].replica);
+  CHECK(all[1].replica);
+  const auto graph = test::transformer(2);
+  const auto of = match(all, *graph);
+  for (const graph::Node& node : graph->nodes) {
+    const int want = !node.module.starts_with("h.")                                ? -1
+                     : node.op == "aten::linear" && node.module.starts_with("h.0") ? 0
+                                                                                   : 1;
+    CHECK(of[static_cast<size_t>(node.id)] == want);
+  }
+  const auto refused = [&](const std::string& text, const std::string& message) {
+    try {
+      read(text);
+      FAIL("not refused: " << text);
+    } catch (const Error& e) {
+      CHECK(e.kind() == ErrorKind::usage);
+      CHECK(e.message() == "[solve.constraint] c.yaml:1:" + message);
+    }
+  };
+  refused("name: linear", "1: 'the file' is a table; expected a list of constraints");
+  refused("- linear",
+          "3: 'a constraint' is the text 'linear'; expected a table with name, "
+          "parent_module, allowed_partition_dims, replica_allowed");
+  refused("- nam: linear",
+          "3: no key 'nam'; expected name, parent_module, "
+          "allowed_partition_dims, replica_allowed");
+  for (const char* bad : {"['0']", "['0,x']", "['0,-1']", "['0,0,']", "[3000000000,0]", "['']"})
+    CHECK_THROWS_AS(read(std::string("- allowed_partition_dims: ") + bad), Error);
+  CHECK_THROWS_AS(read("- replica_allowed: 3"), Error);
+  CHECK_THROWS_AS(read("- name: [linear]"), Error);
 }
 
 TEST_CASE("a report tells what was chosen and what was not", "[solve]") {

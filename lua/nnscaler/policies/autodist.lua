@@ -6,7 +6,8 @@
 --- (GiB a device; -1: 80 % of the hardware's memory); pipeline_nstages (1; pipeline ranks, 'auto':
 --- the best divisor of plan_ngpus), pipeline_scheduler (the best of 1f1b, 1f1b_interleaved, zb_h1),
 --- max_partition_degree (most devices of a stage, for 'auto'), max_pipeline_bubble_ratio (most of a
---- step that pipeline ranks may wait).
+--- step that pipeline ranks may wait), partition_constraints_path (YAML: which cuts operators may
+--- have).
 local fail = require 'nnscaler.fail'
 local log = require('nnscaler.log').logger 'nnscaler.policies'
 local optim = require 'nnscaler.optim'
@@ -77,6 +78,7 @@ function M.search(graph, cfg)
   options.most_width, options.most_bubble = config.max_partition_degree,
     config.max_pipeline_bubble_ratio
   options.zero = cfg.zero and cfg.zero.level
+  options.constraints = config.partition_constraints_path
   return solve.autodist(graph, options), options
 end
 
@@ -85,12 +87,14 @@ end
 ---@param options nnscaler.AutodistOptions
 ---@return string
 function M.line(found, options)
-  local proof = found.exact and 'no plan of these cuts is faster'
-    or ('a thinned search: no plan is faster by more than %.1f %%'):format(100 * found.gap)
+  local of = 'no plan of these cuts' .. (found.zero > 0 and ' with whole weights' or '')
+  local proof = found.exact and of .. ' is faster'
+    or (of .. ' is faster by more than %.1f %%'):format(100 * found.gap)
   if found.bound then proof = proof .. ' within the limit of memory' end
   return ('%d operators (%d distinct) on %d device(s), %s: %.4g s a step, %s of %s a device; %s; '
     .. '%d partial and %d whole plans in %.2f s'):format(found.calls, found.kinds,
-    options.plan_ngpus, found.arranged, found.cost.seconds, units.bytes(found.cost.total), units.bytes(options.memory), proof,
+    options.plan_ngpus, found.arranged, found.cost.seconds,
+    units.bytes(found.cost.total), units.bytes(options.memory), proof,
     found.labels, found.simulated, found.space_seconds + found.search_seconds + found.check_seconds)
 end
 
@@ -117,7 +121,7 @@ end
 
 M.keys = { hardware = { 'text' }, mem_constraint = { 'number', least = -1 },
   pipeline_nstages = { 'integer', least = 1, also = 'auto' }, pipeline_scheduler = { 'text' },
-  max_partition_degree = { 'integer', least = 1 },
+  max_partition_degree = { 'integer', least = 1 }, partition_constraints_path = { 'text' },
   max_pipeline_bubble_ratio = { 'number', least = 0, most = 1 } }
 
 return setmetatable(M, { __call = function(_, graph, cfg) return M.policy(graph, cfg) end })
