@@ -109,7 +109,7 @@ function Pipeline:make_plan(graph, beat)
   local made_from = { graph = hash, shapes = self.shapes[hash], settings = o.settings,
     micro_batches = o.micro_batches, undivided = self:undivided(graph) }
   local plan, why
-  made_from.policy, why = fingerprint.of(o.policy)
+  made_from.policy, why = fingerprint.of(o.policy, o.pas_config)
   if made_from.policy then
     plan, why = records.plan(place, made_from, graph)
   else

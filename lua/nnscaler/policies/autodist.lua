@@ -119,9 +119,10 @@ function M.policy(graph, cfg)
   if not options.zero then graph:level(found.zero) end
 end
 
-M.keys = { hardware = { 'text' }, mem_constraint = { 'number', least = -1 },
+M.keys = { hardware = { 'text', file = true }, mem_constraint = { 'number', least = -1 },
   pipeline_nstages = { 'integer', least = 1, also = 'auto' }, pipeline_scheduler = { 'text' },
-  max_partition_degree = { 'integer', least = 1 }, partition_constraints_path = { 'text' },
+  max_partition_degree = { 'integer', least = 1 },
+  partition_constraints_path = { 'text', file = true },
   max_pipeline_bubble_ratio = { 'number', least = 0, most = 1 } }
 
 return setmetatable(M, { __call = function(_, graph, cfg) return M.policy(graph, cfg) end })

@@ -18,7 +18,7 @@ local units = require 'nnscaler.units'
 local M = {}
 
 M.keys = {
-  hardware = { 'text' }, rannc_costs = { 'boolean' }, partition_num = { 'integer', least = 0 },
+  hardware = { 'text', file = true }, rannc_costs = { 'boolean' }, partition_num = { 'integer', least = 0 },
   min_pipeline_bs = { 'integer', least = 1 }, min_partition_num = { 'integer', least = 1 },
   max_partition_num = { 'integer', least = 1 }, do_coarsening = { 'boolean' },
   dp_search_all = { 'boolean' }, limit_dev_num_pot = { 'boolean' },
