@@ -17,28 +17,15 @@ size_t at(int id) {
   return static_cast<size_t>(id);
 }
 
-// A third of a step's calls are those of its forward, which runs again where it is recomputed.
-constexpr double kForward = 1.0 / 3;
-
-// What rests of a byte of a weight with its gradient and slots, as part of all of it.
-double resting_part(const Space& space, int zero) {
-  const double units = space.problem().units(), slots = space.problem().settings.state;
-  const double weight = zero >= plan::Zero::weights ? 1 / units : 1;
-  const double gradient = zero >= plan::Zero::gradients ? 1 / units : 1;
-  const double state = zero >= plan::Zero::slots ? slots / units : slots;
-  return (weight + gradient + state) / (2 + slots);
-}
-
 // Stages as ranges of places.
-std::vector<std::pair<size_t, size_t>> ranges(const Space& space,
-                                              const std::vector<size_t>& begins) {
+std::vector<std::pair<size_t, size_t>> ranges(size_t size, const std::vector<size_t>& begins) {
   std::vector<std::pair<size_t, size_t>> out;
   size_t begin = 0;
   for (size_t next : begins) {
     out.emplace_back(begin, next);
     begin = next;
   }
-  out.emplace_back(begin, space.sequence().size());
+  out.emplace_back(begin, size);
   return out;
 }
 
@@ -56,10 +43,14 @@ std::vector<int> in_flight(const Schedule& schedule) {
   return most;
 }
 
-double held(const Space& space, const Arrangement& arrangement, const Table::Stage& stage,
-            int in_flight) {
-  return resting_part(space, arrangement.zero) * static_cast<double>(stage.resting) +
+double held(const Arrangement& arrangement, const Table::Stage& stage, int in_flight) {
+  return static_cast<double>(stage.resting) +
          in_flight * (1 - arrangement.recompute) * static_cast<double>(stage.saved);
+}
+
+// Seconds of a micro-batch in a stage without messages.
+double micro(const Arrangement& arrangement, const Table::Stage& stage) {
+  return stage.forward * (1 + arrangement.recompute) + stage.backward;
 }
 
 }  // namespace
@@ -68,7 +59,7 @@ std::vector<std::vector<size_t>> again(const Space& space, const Arrangement& ar
   std::vector<std::vector<size_t>> out;
   if (arrangement.recompute <= 0) return out;
   const auto& segments = space.segments();
-  for (const auto& [begin, end] : ranges(space, arrangement.begins)) {
+  for (const auto& [begin, end] : ranges(space.sequence().size(), arrangement.begins)) {
     std::vector<std::vector<size_t>> blocks;
     for (size_t s = 0; s < segments.size(); ++s) {
       if (!space.listed()[s]) continue;
@@ -85,50 +76,58 @@ std::vector<std::vector<size_t>> again(const Space& space, const Arrangement& ar
   return out;
 }
 
+// The cuts are those of candidates, which plan::Builder allowed.
 plan::Plan plan_of(const Space& space, const Arrangement& arrangement, const std::string& policy) {
   const Problem& problem = space.problem();
-  const int width = problem.width();
-  plan::Builder builder(problem.graph, problem.plan_ngpus, problem.runtime_ngpus);
-  const int m = problem.settings.micro_batches;
-  if (problem.pipeline > 1) {
-    const Schedule schedule =
-        lower::make_schedule(arrangement.schedule, problem.pipeline, m, arrangement.chunks);
-    std::vector<int> first;
-    for (size_t place : arrangement.begins) first.push_back(space.nodes()[place]);
-    std::vector<std::vector<int>> devices;
-    for (const auto& ranks : schedule.placement) {
-      std::vector<int> of(at(width));
-      std::iota(of.begin(), of.end(), ranks[0] * width);
-      devices.push_back(std::move(of));
-    }
-    builder.stage(first, std::move(devices));
+  const int width = problem.width(), m = problem.settings.micro_batches;
+  plan::Plan plan;
+  plan.policy = policy;
+  plan.plan_ngpus = problem.plan_ngpus;
+  plan.runtime_ngpus = problem.runtime_ngpus;
+  plan.stages = static_cast<int>(arrangement.begins.size()) + 1;
+  plan.schedule = arrangement.schedule;
+  plan.micro_batches = m;
+  plan.chunks = plan.stages / problem.pipeline;
+  plan.zero.level = arrangement.zero;
+  plan.structure = space.structure();
+  const Schedule schedule =
+      lower::make_schedule(arrangement.schedule, problem.pipeline, m, plan.chunks);
+  for (const auto& ranks : schedule.placement) {
+    std::vector<int>& of = plan.stage_devices.emplace_back(at(width));
+    std::iota(of.begin(), of.end(), ranks[0] * width);
   }
+  for (const graph::Node& node : problem.graph->nodes)
+    plan.ops.push_back({{node.module, node.op, node.ordinal}, {{-1, 0, width}}, {}});
   for (size_t i = 0; i < space.sequence().size(); ++i) {
     const Step& step = space.steps()[at(space.sequence()[i])];
     if (step.kind < 0) continue;
     const Candidate& c = space.kinds()[at(step.kind)].candidates[arrangement.candidates[i]];
-    if (c.input >= 0) builder.partition(space.nodes()[i], c.input, c.dim, width);
+    if (c.input >= 0) plan.ops[at(space.nodes()[i])].cuts[0] = {c.input, c.dim, width};
   }
-  for (const graph::Node& node : problem.graph->nodes)
-    if (!builder.planned(node.id)) builder.replicate(node.id, width);
+  int stage = 0;
+  for (size_t n = 0; n < plan.ops.size(); ++n) {
+    while (at(stage) < arrangement.begins.size() &&
+           static_cast<int>(n) >= space.nodes()[arrangement.begins[at(stage)]])
+      ++stage;
+    plan.ops[n].stage = stage;
+    plan.ops[n].devices = plan.stage_devices[at(stage)];
+  }
+  int group = 0;
   for (const auto& block : again(space, arrangement)) {
-    std::vector<int> nodes;
-    for (size_t place : block) nodes.push_back(space.nodes()[place]);
-    builder.recompute(nodes);
+    for (size_t place : block) plan.ops[at(space.nodes()[place])].recompute = group;
+    ++group;
   }
-  builder.schedule(arrangement.schedule, m,
-                   static_cast<int>(arrangement.begins.size() + 1) / problem.pipeline);
-  builder.zero(arrangement.zero);
-  return builder.finish(policy);
+  return plan;
 }
 
 Table::Table(const Space& space, const Trace& trace) : space_(space), sums_(1) {
-  const auto live = live_of(space);
+  const auto& live = space.live();
   const Problem& problem = space.problem();
   for (size_t i = 0; i < trace.steps.size(); ++i) {
     const Added& step = trace.steps[i];
     Stage sum = sums_.back();
-    sum.micro += step.micro;
+    sum.forward += step.forward;
+    sum.backward += step.micro - step.forward;
     sum.once += step.seconds - problem.settings.micro_batches * step.micro;
     sum.resting += step.resting;
     sum.saved += step.saved;
@@ -147,7 +146,8 @@ Table::Table(const Space& space, const Trace& trace) : space_(space), sums_(1) {
 
 Table::Stage Table::stage(size_t begin, size_t end) const {
   const Stage &a = sums_[begin], &b = sums_[end];
-  return {b.micro - a.micro, b.once - a.once, b.resting - a.resting, b.saved - a.saved};
+  return {b.forward - a.forward, b.backward - a.backward, b.once - a.once, b.resting - a.resting,
+          b.saved - a.saved};
 }
 
 std::vector<size_t> Table::places(size_t stages, const std::vector<int>& only) const {
@@ -165,10 +165,9 @@ std::vector<size_t> Table::places(size_t stages, const std::vector<int>& only) c
   return cheap.size() >= 4 * stages ? cheap : all;
 }
 
-Estimate estimate(const Space& space, const Table& table, const Arrangement& arrangement,
-                  const Schedule& schedule) {
-  const int m = space.problem().settings.micro_batches;
-  const auto stages = ranges(space, arrangement.begins);
+Estimate estimate(const Table& table, const Arrangement& arrangement, const Schedule& schedule) {
+  const int m = schedule.micros;
+  const auto stages = ranges(table.size(), arrangement.begins);
   std::vector<lower::StageTimes> times;
   std::vector<double> once(at(schedule.ranks)), bytes(at(schedule.ranks)), busy(at(schedule.ranks));
   const std::vector<int> held_at_once = in_flight(schedule);
@@ -178,11 +177,13 @@ Estimate estimate(const Space& space, const Table& table, const Arrangement& arr
     const Table::Stage stage = table.stage(begin, end);
     double sent = begin > 0 ? table.message(begin) / 2 : 0;
     sent += end < table.size() ? table.message(end) / 2 : 0;
-    const double third = stage.micro * kForward;
-    times.push_back({third + sent / 2, third * (1 + arrangement.recompute) + sent / 2, third});
+    const double weight = schedule.split_backward ? stage.backward / 2 : 0;
+    times.push_back({stage.forward + sent / 2,
+                     stage.forward * arrangement.recompute + stage.backward - weight + sent / 2,
+                     weight});
     const size_t rank = at(schedule.rank_of(static_cast<int>(s), 0));
     once[rank] += stage.once;
-    bytes[rank] += held(space, arrangement, stage, held_at_once[s]);
+    bytes[rank] += held(arrangement, stage, held_at_once[s]);
     const double all = times[s].forward + times[s].backward + times[s].weight;
     busy[rank] += m * all;
     shortest = std::min(shortest, all);
@@ -205,8 +206,8 @@ Estimate estimate(const Space& space, const Table& table, const Arrangement& arr
   return out;
 }
 
-std::optional<std::vector<size_t>> divide(const Space& space, const Table& table,
-                                          const Arrangement& arrangement, const Schedule& schedule,
+std::optional<std::vector<size_t>> divide(const Table& table, const Arrangement& arrangement,
+                                          const Schedule& schedule,
                                           const std::vector<size_t>& places,
                                           std::optional<int64_t> memory) {
   const size_t stages = at(schedule.stages);
@@ -230,16 +231,17 @@ std::optional<std::vector<size_t>> divide(const Space& space, const Table& table
                                : kNever;
     for (size_t i = s + 1; i < n; ++i) {
       if ((s + 1 == stages) != (i + 1 == n)) continue;
-      for (size_t j = s; j < (s == 0 ? 1 : i); ++j) {
+      for (size_t j = s == 0 ? 1 : i; j-- > (s == 0 ? 0 : s);) {
         const Cost before = s == 0 ? Cost{0, 0} : best[s - 1][j];
-        if (before.first == kNever) continue;
         const Table::Stage stage = table.stage(at_place[j], at_place[i]);
-        if (held(space, arrangement, stage, held_at_once[s]) > most) continue;
+        // Stages that begin earlier are longer and hold more.
+        if (micro(arrangement, stage) > best[s][i].first) break;
+        if (held(arrangement, stage, held_at_once[s]) > most) break;
+        if (before.first == kNever) continue;
         double sent = s > 0 ? table.message(at_place[j]) / 2 : 0;
         sent += i + 1 < n ? table.message(at_place[i]) / 2 : 0;
-        const Cost cost{
-            std::max(before.first, stage.micro * (1 + kForward * arrangement.recompute) + sent),
-            before.second + sent};
+        const Cost cost{std::max(before.first, micro(arrangement, stage) + sent),
+                        before.second + sent};
         if (cost < best[s][i]) {
           best[s][i] = cost;
           from[s][i] = j;

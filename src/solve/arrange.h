@@ -19,6 +19,7 @@ struct Arrangement {
   int chunks = 1;  // stages of a pipeline rank
   int zero = plan::Zero::none;
   double recompute = 0;  // part of each stage's blocks that run again in backward
+  auto operator<=>(const Arrangement&) const = default;
 };
 
 plan::Plan plan_of(const Space& space, const Arrangement& arrangement, const std::string& policy);
@@ -27,14 +28,15 @@ plan::Plan plan_of(const Space& space, const Arrangement& arrangement, const std
 // the first.
 std::vector<std::vector<size_t>> again(const Space& space, const Arrangement& arrangement);
 
-// Costs by place of the sequence, of one choice of candidates.
+// Costs by place of the sequence, of one choice of candidates and one level of shards.
 class Table {
  public:
   Table(const Space& space, const Trace& trace);
 
   // What a stage of these places takes.
   struct Stage {
-    double micro = 0, once = 0;  // seconds
+    double forward = 0, backward = 0;  // seconds of a micro-batch
+    double once = 0;                   // of a step beside
     int64_t resting = 0, saved = 0;
   };
   Stage stage(size_t begin, size_t end) const;
@@ -52,20 +54,19 @@ class Table {
 };
 
 // A step by the table: seconds by the schedule's time line, bytes of the rank that takes most
-// without what lives only inside of a call. Of what rests, shards count by their level.
+// without what lives only inside of a call.
 struct Estimate {
   double seconds = 0;
   int64_t bytes = 0;
   double bubble = 0;   // part of the time line in which a rank waits, on average
   double balance = 1;  // shortest of the stages to the longest
 };
-Estimate estimate(const Space& space, const Table& table, const Arrangement& arrangement,
+Estimate estimate(const Table& table, const Arrangement& arrangement,
                   const lower::Schedule& schedule);
 
 // Divides the sequence into the stages of a schedule so that the longest stage is as short as
 // possible and every rank keeps `memory`; nothing where no division does.
-std::optional<std::vector<size_t>> divide(const Space& space, const Table& table,
-                                          const Arrangement& arrangement,
+std::optional<std::vector<size_t>> divide(const Table& table, const Arrangement& arrangement,
                                           const lower::Schedule& schedule,
                                           const std::vector<size_t>& places,
                                           std::optional<int64_t> memory);

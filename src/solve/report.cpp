@@ -48,12 +48,12 @@ std::optional<Difference> change(const Space& space, const Mover& mover, const T
 }  // namespace
 
 std::vector<Choice> choices(const Space& space, const Arrangement& arrangement) {
-  const auto traced = trace(space, arrangement.candidates);
+  const auto traced = trace(space, arrangement.candidates, arrangement.zero);
   NNS_CHECK(traced, "the plan that was found has no homes");
   std::set<size_t> again_places;
   for (const auto& block : again(space, arrangement))
     again_places.insert(block.begin(), block.end());
-  const Mover mover(space, true);
+  const Mover mover(space, true, arrangement.zero);
   const int m = space.problem().settings.micro_batches;
   std::set<std::string> known;
   std::vector<Choice> out;

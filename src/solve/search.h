@@ -21,8 +21,9 @@ struct Limits {
   // count, and those that a micro-batch keeps as often as `in_flight` says.
   double price = 0;
   double in_flight = 0;
-  size_t labels = 400'000;  // partial plans that are looked at before the search is thinned
-  size_t beam = 200;        // of a thinned search, partial plans between calls
+  int zero = plan::Zero::none;  // level at which weights rest in shards
+  size_t labels = 400'000;      // partial plans that are looked at before the search is thinned
+  size_t beam = 200;            // of a thinned search, partial plans between calls
 };
 
 // The choices of a plan: a candidate of each step of the sequence.
@@ -43,12 +44,14 @@ struct Trace {
   std::vector<Frontier> before;
 };
 // Nothing where the candidates are no plan.
-std::optional<Trace> trace(const Space& space, const std::vector<uint8_t>& candidates);
+std::optional<Trace> trace(const Space& space, const std::vector<uint8_t>& candidates,
+                           int zero = plan::Zero::none);
 
 // What a plan of the space costs, candidate by candidate; nothing where it chooses no plan.
-std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candidates);
+std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candidates,
+                           int zero = plan::Zero::none);
 
 // Fewest bytes that a plan of the space can rest in, by the weights alone.
-int64_t least_resting(const Space& space);
+int64_t least_resting(const Space& space, int zero = plan::Zero::none);
 
 }  // namespace nns::solve

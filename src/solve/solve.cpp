@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
 
 #include "base/error.h"
+#include "lower/fold.h"
 
 namespace nns::solve {
 namespace {
@@ -31,7 +33,11 @@ class Solver {
  public:
   Solver(const Problem& problem, std::optional<int64_t> memory, const Choices& choices,
          const std::string& policy)
-      : problem_(problem), memory_(memory), choices_(choices), policy_(policy) {}
+      : problem_(problem),
+        memory_(memory),
+        choices_(choices),
+        policy_(policy),
+        fold_(problem.graph) {}
 
   Solution run() {
     for (int ranks = 1; ranks <= problem_.plan_ngpus; ++ranks)
@@ -40,11 +46,14 @@ class Solver {
     std::stable_sort(variants_.begin(), variants_.end(), [](const Variant& a, const Variant& b) {
       return a.estimate.seconds < b.estimate.seconds;
     });
-    constexpr size_t kMost = 12;
-    size_t n = 0;
+    constexpr size_t kMost = 12, kMostInVain = 24;
+    size_t after = 0, in_vain = 0;
     for (const Variant& v : variants_) {
-      if (memory_ && v.estimate.bytes > *memory_) continue;
-      if (best_ && (n++ >= kMost || v.estimate.seconds >= out_.cost.seconds)) break;
+      const auto extra = extra_.find(v.space->problem().pipeline);
+      const int64_t more = extra == extra_.end() ? 0 : extra->second;
+      if (memory_ && v.estimate.bytes + more > *memory_) continue;
+      if (best_ && (after++ >= kMost || v.estimate.seconds >= out_.cost.seconds)) break;
+      if (!best_ && in_vain++ >= kMostInVain) break;
       simulate(v);
     }
     if (!best_) try_smallest();
@@ -80,20 +89,21 @@ class Solver {
     start_ = now();
     const auto space = std::make_shared<const Space>(problem);
     lap(statistics().space_seconds);
-    const auto free = search(*space, {});
-    NNS_CHECK(free, "a graph without plan");
-    lap(statistics().search_seconds);
-    note(*space, *free);
-    std::vector<Found> cuts{*free};
-    // Ranks share a step at best evenly: no plan of cuts of this width is faster.
-    const double least = free->seconds / ranks;
-    out_.fastest = out_.fastest > 0 ? std::min(out_.fastest, least) : least;
-    if (ranks == 1) {
-      simulate_found(space, *free);
-      if (!best_) add_smaller(space, *free, cuts);
-    } else if (memory_) {
-      add_priced(*space, *free, cuts);
+    std::vector<Found> cuts;
+    bool fits = true;  // with the fastest cuts for every level
+    for (const int zero : levels()) {
+      const auto free = search(*space, {.zero = zero});
+      NNS_CHECK(free, "a graph without plan");
+      lap(statistics().search_seconds);
+      note(*space, *free);
+      cuts.push_back(*free);
+      // Ranks share a step at best evenly: no plan of cuts of this width is faster.
+      const double least = free->seconds / ranks;
+      out_.fastest = out_.fastest > 0 ? std::min(out_.fastest, least) : least;
+      if (ranks == 1) fits = simulate_found(space, *free, zero) && fits;
     }
+    if (ranks == 1 && !best_) add_smaller(space, cuts[0], cuts);
+    if (memory_ && (ranks > 1 || !fits)) add_priced(*space, cuts[0], cuts);
     std::set<std::vector<uint8_t>> known;
     for (const Found& found : cuts)
       if (known.insert(found.candidates).second) add_variants(space, found);
@@ -116,55 +126,61 @@ class Solver {
     known = known == 0 ? least : std::min(known, least);
   }
 
-  // A plan of one stage as the search found it, at the first level that is allowed.
-  int64_t simulate_found(const std::shared_ptr<const Space>& space, const Found& found) {
+  // A plan of one stage as the search found it; whether it keeps the limit.
+  bool simulate_found(const std::shared_ptr<const Space>& space, const Found& found, int zero) {
     Variant v{space, {found.candidates}, {found.seconds, 0}};
-    v.arrangement.zero = choices_.zero.value_or(plan::Zero::none);
+    v.arrangement.zero = zero;
     const bool was = best_.has_value();
     const int64_t peak = simulate(v);
-    if (!was && best_) exact_ = found;
-    return peak;
+    if (!was && best_ && zero == plan::Zero::none) exact_ = found;
+    return !memory_ || peak <= *memory_;
   }
 
-  // Cuts that keep the limit: exact where that is not too long, and at several prices of a byte.
+  // Cuts that keep the limit with whole weights: exact where that is not too long.
   void add_smaller(const std::shared_ptr<const Space>& space, const Found& free,
                    std::vector<Found>& cuts) {
     constexpr int kTries = 6;
+    constexpr size_t kLabels = 100'000;
+    const int zero = levels()[0];
     out_.bound = true;
     Found found = free;
-    int64_t limit = *memory_, peak = tried_peak_;
+    int64_t limit = *memory_;
     for (int tries = 0; tries < kTries && !best_; ++tries) {
       // The next plan has to keep less by as much as the peak was too high.
-      const auto priced = price(*space, found.candidates);
+      const auto priced = price(*space, found.candidates, zero);
       NNS_CHECK(priced, "the plan that was found has no homes");
-      limit = std::min(limit, priced->resting + priced->saved - (peak - *memory_));
-      if (least_resting(*space) > limit) break;
-      const auto next = search(*space, {.memory = limit});
+      limit = std::min(limit, priced->resting + priced->saved - (tried_peak_ - *memory_));
+      if (least_resting(*space, zero) > limit) break;
+      const auto next = search(*space, {.memory = limit, .zero = zero, .labels = kLabels});
       lap(statistics().search_seconds);
       if (!next) break;
       note(*space, *next);
       if (!next->exact) break;
       found = *next;
       cuts.push_back(found);
-      peak = simulate_found(space, found);
+      simulate_found(space, found, zero);
     }
-    if (!best_) add_priced(*space, free, cuts);
   }
 
+  // Cuts at several prices of a byte, with weights as little and as much in shards as may be.
   void add_priced(const Space& space, const Found& free, std::vector<Found>& cuts) {
     const double unit = free.seconds / static_cast<double>(*memory_);
-    for (const double power : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0})
-      if (auto found = search(space, {.price = unit * std::pow(10.0, power)})) {
-        note(space, *found);
-        cuts.push_back(std::move(*found));
-      }
+    for (const int zero : std::set<int>{levels().front(), levels().back()})
+      for (const double power : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0})
+        if (auto found = search(space, {.price = unit * std::pow(10.0, power), .zero = zero})) {
+          note(space, *found);
+          cuts.push_back(std::move(*found));
+        }
   }
 
   void add_variants(const std::shared_ptr<const Space>& space, const Found& found) {
     const int ranks = space->problem().pipeline, m = problem_.settings.micro_batches;
-    const auto traced = trace(*space, found.candidates);
-    NNS_CHECK(traced, "the plan that was found has no homes");
-    const Table table(*space, *traced);
+    std::vector<Table> tables;
+    for (const int zero : levels()) {
+      const auto traced = trace(*space, found.candidates, zero);
+      NNS_CHECK(traced, "the plan that was found has no homes");
+      tables.emplace_back(*space, *traced);
+    }
     std::vector<std::pair<std::string, int>> schedules{{"1f1b", 1}};
     if (ranks > 1) {
       if (choices_.schedule.empty())
@@ -175,44 +191,52 @@ class Solver {
     for (const auto& [name, chunks] : schedules) {
       if (choices_.schedule.empty() && chunks > 1 && m % ranks != 0) continue;
       const lower::Schedule schedule = lower::make_schedule(name, ranks, m, chunks);
-      const auto places = table.places(static_cast<size_t>(schedule.stages), choices_.begins);
-      for (const int zero : levels())
+      const auto places = tables[0].places(static_cast<size_t>(schedule.stages), choices_.begins);
+      for (size_t level = 0; level < tables.size(); ++level) {
+        const Table& table = tables[level];
+        const int zero = levels()[level];
         for (const double recompute : {0.0, 0.25, 0.5, 0.75, 1.0}) {
           if (recompute > 0 && !(memory_ && choices_.recompute && problem_.graph->training)) break;
           Arrangement a{found.candidates, {}, name, chunks, zero, recompute};
-          auto begins = divide(*space, table, a, schedule, places, memory_);
-          if (!begins && ranks > 1) begins = divide(*space, table, a, schedule, places, {});
+          auto begins = divide(table, a, schedule, places, memory_);
+          if (!begins && ranks > 1) begins = divide(table, a, schedule, places, {});
           if (begins) a.begins = std::move(*begins);
           if (schedule.stages != static_cast<int>(a.begins.size()) + 1) continue;
-          const Estimate e = estimate(*space, table, a, schedule);
+          const Estimate e = estimate(table, a, schedule);
           ++statistics().arranged;
+          const bool ample = memory_ && 4 * e.bytes <= 3 * *memory_;
           if (e.bubble <= choices_.most_bubble) variants_.push_back({space, std::move(a), e});
+          if (ample) break;  // running more again would only take longer
         }
+      }
     }
   }
 
   // Lowers and simulates; takes the plan where it is the best so far. Returns its peak.
   int64_t simulate(const Variant& v) {
-    const auto text = plan_of(*v.space, v.arrangement, policy_);
-    if (!known_.insert(plan::to_json(text)).second) return tried_peak_;
+    if (!known_.emplace(v.space->problem().pipeline, v.arrangement).second) return tried_peak_;
     start_ = now();
     lower::Options options;
     options.device = problem_.device;
-    const auto plan = std::make_shared<plan::Plan>(text);
-    options.plan = plan;
-    const lower::StepCost cost = lower::simulate(lower::Skeleton(problem_.graph, options), *plan,
-                                                 problem_.on, problem_.settings);
+    options.set_bytes = problem_.settings.bucket_bytes;
+    plan::Plan plan = plan_of(*v.space, v.arrangement, policy_);
+    const lower::StepCost cost = fold_.simulate(plan, options, problem_.on, problem_.settings);
     lap(statistics().check_seconds);
     ++statistics().simulated;
     out_.report.tried.push_back(
         {describe(*v.space, v.arrangement), cost.seconds, cost.total, false, ""});
     tried_peak_ = cost.total;
+    if (v.estimate.bytes > 0) {
+      const int64_t more = std::max<int64_t>(0, cost.total - v.estimate.bytes);
+      const auto [known, fresh] = extra_.emplace(v.space->problem().pipeline, more);
+      if (!fresh) known->second = std::min(known->second, more);
+    }
     if (memory_ && cost.total > *memory_) return cost.total;
     if (best_ && cost.seconds >= out_.cost.seconds) return cost.total;
     best_ = v;
     best_tried_ = out_.report.tried.size() - 1;
     exact_.reset();
-    out_.plan = *plan;
+    out_.plan = std::move(plan);
     out_.cost = cost;
     return cost.total;
   }
@@ -290,8 +314,11 @@ class Solver {
   Solution out_;
   double start_ = 0;
   std::vector<Variant> variants_;
-  std::set<std::string> known_;  // plans that were simulated
-  int64_t tried_peak_ = 0;       // of the last of them
+  const lower::Fold fold_;
+  std::set<std::pair<int, Arrangement>> known_;  // that were simulated, by pipeline ranks
+  int64_t tried_peak_ = 0;                       // of the last of them
+  // By pipeline ranks, the least that a peak was above its estimate: what lives inside of calls.
+  std::map<int, int64_t> extra_;
   std::optional<Variant> best_;
   size_t best_tried_ = 0;
   std::optional<Found> exact_;  // where the best plan is one of the search as it stands

@@ -89,12 +89,15 @@ Space::Space(const Problem& problem) : problem_(problem) {
                               node.module, node.op, short_form(node.loc)),
                   "autodist does not price regions of the model: take nnscaler.recompute out, or "
                   "use another policy");
+  structure_ = graph::structure_hash(graph);
   find_live();
   find_kinds();
   find_gradients();
   find_leaves();
   find_steps();
   find_segments();
+  find_alive();
+  find_segment_ids();
 }
 
 int Space::type_of(int value) {

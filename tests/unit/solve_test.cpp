@@ -3,6 +3,7 @@
 
 #include <catch2/catch.hpp>
 #include <random>
+#include <tuple>
 
 #include "base/error.h"
 #include "lower/skeleton.h"
@@ -356,11 +357,12 @@ TEST_CASE("the division of a chain is the best of all divisions", "[solve]") {
   const auto schedule = lower::make_schedule("1f1b", 3, 6);
   Arrangement a{found->candidates};
   const auto places = table.places(3, {});
-  const auto begins = divide(space, table, a, schedule, places, std::nullopt);
+  const auto begins = divide(table, a, schedule, places, std::nullopt);
   REQUIRE(begins);
   const auto longest = [&](size_t x, size_t y) {
     const auto time = [&](size_t begin, size_t end) {
-      double t = table.stage(begin, end).micro;
+      const Table::Stage stage = table.stage(begin, end);
+      double t = stage.forward + stage.backward;
       if (begin > 0) t += table.message(begin) / 2;
       if (end < table.size()) t += table.message(end) / 2;
       return t;
@@ -476,4 +478,90 @@ TEST_CASE("a report tells what was chosen and what was not", "[solve]") {
     CHECK(sum <= found.cost.seconds * (1 + 1e-9));
   }
   CHECK(to_json(report).find("\"choices\"") != std::string::npos);
+}
+
+TEST_CASE("more memory never takes longer", "[solve]") {
+  const std::vector<std::tuple<const char*, test::GraphPtr, int, int>> models = {
+      {"transformer", test::transformer(6), 2, 2},
+      {"alike", test::alike(8), 1, 4},
+      {"perceptrons", test::perceptrons(6), 4, 1}};
+  for (const auto& [name, graph, devices, units] : models) {
+    const auto problem = problem_of(graph, devices, units);
+    const Choices choices{.pipeline = 0};
+    const Solution free = solve::solve(problem, std::nullopt, choices);
+    double before = 1e300;
+    int found = 0;
+    for (int step = 1; step <= 12; ++step) {
+      const int64_t limit = free.cost.total * (8 * step + 4) / 100;
+      INFO(name << ", " << limit << " bytes of " << free.cost.total);
+      try {
+        const Solution less = solve::solve(problem, limit, choices);
+        CHECK(less.cost.total <= limit);
+        CHECK(less.cost.seconds <= before * (1 + 1e-12));
+        CHECK(less.cost.seconds >= free.cost.seconds * (1 - 1e-12));
+        before = less.cost.seconds;
+        ++found;
+      } catch (const Error& e) {
+        CHECK(e.kind() == ErrorKind::plan);
+        CHECK(found == 0);
+      }
+    }
+    CHECK(found >= 6);
+  }
+}
+
+TEST_CASE("the smallest limit that is said to be enough is", "[solve]") {
+  const auto problem = problem_of(test::transformer(3), 2);
+  try {
+    solve::solve(problem, 1000);
+    FAIL("1000 bytes were enough");
+  } catch (const Error& e) {
+    const std::string& text = e.hint();
+    const std::string mark = "pas_config.mem_constraint: ";
+    const size_t place = text.find(mark);
+    REQUIRE(place != std::string::npos);
+    const double gib = std::stod(text.substr(place + mark.size()));
+    CHECK_NOTHROW(solve::solve(problem, static_cast<int64_t>(gib * (1 << 30))));
+  }
+}
+
+TEST_CASE("the smallest models have plans", "[solve]") {
+  graph::Graph one;  // an operator, no weight
+  one.name = "One";
+  one.values.push_back({0, {{8, 8}, DType::f64}, graph::Role::input, false, "x", -1, {}});
+  one.inputs = {0};
+  const int sum =
+      test::add_call(one, "aten::sum", {{"self", graph::ValueRef{0}}, {"dtype", {}}})[0];
+  one.outputs.resize(1);
+  one.outputs[0].node = graph::ValueRef{sum};
+  const auto graph = std::make_shared<const graph::Graph>(std::move(one));
+  for (const int devices : {1, 2})
+    CHECK(solve::solve(problem_of(graph, devices), std::nullopt).plan.ops.size() == 1);
+  CHECK(solve::solve(problem_of(graph, 2), std::nullopt, {.pipeline = 0}).plan.stages == 1);
+  try {
+    solve::solve(problem_of(graph, 2), std::nullopt, {.pipeline = 2});
+    FAIL("one operator fills two stages");
+  } catch (const Error& e) {
+    CHECK(e.kind() == ErrorKind::plan);
+    CHECK(
+        e.message().starts_with("[solve.pipeline] no pipeline of 2 device(s) with 3 "
+                                "micro-batches is as asked: 2 pipeline rank(s)"));
+  }
+}
+
+TEST_CASE("a search that is cut short says how far it may be off", "[solve]") {
+  const Space space(problem_of(test::transformer(3), 4));
+  const auto all = search(space, {});
+  const auto least = least_resting(space);
+  const auto found = search(space, {.memory = 2 * least, .labels = 100, .beam = 4});
+  if (found) {
+    CHECK_FALSE(found->exact);
+    CHECK(found->seconds >= all->seconds);
+  }
+  // Where the limit keeps the exact search from its end, the solution has a gap.
+  const auto problem = problem_of(test::transformer(6), 4);
+  const Solution free = solve::solve(problem, std::nullopt);
+  const Solution less = solve::solve(problem, free.cost.total * 6 / 10);
+  CHECK(less.fastest <= free.cost.seconds * (1 + 1e-9));
+  if (!less.exact) CHECK(less.cost.seconds * (1 - less.gap) <= free.cost.seconds * (1 + 1e-9));
 }

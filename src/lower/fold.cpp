@@ -1,0 +1,423 @@
+#include "lower/fold.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "base/error.h"
+#include "graph/nest.h"
+
+namespace nns::lower {
+
+using graph::Graph;
+using graph::Node;
+using graph::Role;
+using graph::ValueRef;
+
+namespace {
+
+// Of a row the first, which follows something else, the second, and the last.
+constexpr size_t kKept = 3;
+
+size_t at(int id) {
+  return static_cast<size_t>(id);
+}
+
+// The outermost entry of a list that a module or a weight stands in: "layers.3" of
+// "model.layers.3.mlp".
+std::string_view block_path(std::string_view name) {
+  for (size_t start = 0; start < name.size();) {
+    const size_t stop = std::min(name.find('.', start), name.size());
+    if (start > 0 && name.find_first_not_of("0123456789", start) >= stop)
+      return name.substr(0, stop);
+    start = stop + 1;
+  }
+  return {};
+}
+
+bool rests(const graph::Value& value) {
+  return value.role == Role::parameter || value.role == Role::buffer;
+}
+
+template <class F>
+void for_each_ref(graph::Arg& arg, F visit) {
+  if (auto* one = std::get_if<ValueRef>(&arg)) {
+    visit(*one);
+  } else if (auto* list = std::get_if<std::vector<ValueRef>>(&arg)) {
+    for (ValueRef& ref : *list) visit(ref);
+  }
+}
+
+void rename(graph::Nest& nest, const std::vector<int>& ids) {
+  if (auto* ref = std::get_if<ValueRef>(&nest.node)) {
+    if (ref->id >= 0) ref->id = ids[at(ref->id)];
+  } else if (auto* fields =
+                 std::get_if<std::vector<std::pair<std::string, graph::Nest>>>(&nest.node)) {
+    for (auto& [key, field] : *fields) rename(field, ids);
+  }
+}
+
+}  // namespace
+
+Fold::Fold(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)) {
+  find_blocks();
+  find_forms();
+}
+
+void Fold::find_blocks() {
+  const Graph& graph = *graph_;
+  const int end = static_cast<int>(graph.nodes.size());
+  number_.assign(graph.values.size(), -1);
+  first_reader_.assign(graph.values.size(), -1);
+  last_reader_.assign(graph.values.size(), -1);
+  const auto read = [&](int value, int node) {
+    if (first_reader_[at(value)] < 0) first_reader_[at(value)] = node;
+    last_reader_[at(value)] = node;
+  };
+  int number = 0;
+  for (const Node& node : graph.nodes) {
+    const std::string_view path = block_path(node.module);
+    const auto place = static_cast<size_t>(node.id);
+    if (!path.empty()) {
+      if (blocks_.empty() || blocks_.back().last != place || blocks_.back().path != path) {
+        blocks_.push_back({place, place, std::string(path)});
+        number = 0;
+      }
+      blocks_.back().last = place + 1;
+    }
+    for (int in : graph::inputs_of(node)) read(in, node.id);
+    for (int out : node.outputs) number_[at(out)] = number++;
+  }
+  for (const graph::Nest& nest : graph.outputs)
+    graph::for_each_value(nest, [&](int id) { read(id, end); });
+}
+
+void Fold::find_forms() {
+  const Graph& graph = *graph_;
+  std::map<std::string_view, std::vector<size_t>> of_path;
+  for (size_t b = 0; b < blocks_.size(); ++b) of_path[blocks_[b].path].push_back(b);
+  for (const graph::Value& value : graph.values) {
+    const int first = first_reader_[at(value.id)], last = last_reader_[at(value.id)];
+    std::string_view path;
+    if (rests(value))
+      path = block_path(value.name);
+    else if (value.role == Role::constant && first >= 0 && at(first) < graph.nodes.size())
+      path = block_path(graph.nodes[at(first)].module);
+    const auto found = of_path.find(path);
+    if (found == of_path.end() || found->second.size() != 1) continue;
+    Block& block = blocks_[found->second[0]];
+    if (first < 0 || (at(first) >= block.first && at(last) < block.last))
+      block.leaves.push_back(value.id);
+  }
+  std::map<std::string, int> known;
+  for (size_t b = 0; b < blocks_.size(); ++b) {
+    Block& block = blocks_[b];
+    const bool follows = b > 0 && blocks_[b - 1].last == block.first;
+    const bool followed = b + 1 < blocks_.size() && blocks_[b + 1].first == block.last;
+    block.form = known
+                     .emplace(form_of(block, follows ? &blocks_[b - 1] : nullptr),
+                              static_cast<int>(known.size()))
+                     .first->second;
+    block.closed = is_closed(block, followed ? &blocks_[b + 1] : nullptr);
+  }
+}
+
+// Calls with their operands: of the block, of the block before by number, of the whole graph by id.
+std::string Fold::form_of(const Block& block, const Block* before) const {
+  const Graph& graph = *graph_;
+  std::string text;
+  const auto relative = [&](const std::string& name) {
+    text.append(name, std::min(block.path.size(), name.size()));
+  };
+  const auto type_of = [&](int id) {
+    text += to_string(graph.value({id}).type);
+    text += graph.value({id}).requires_grad ? "'" : "";
+  };
+  const std::set<int> own(block.leaves.begin(), block.leaves.end());
+  const auto name = [&](ValueRef ref) {
+    if (ref.id < 0) {
+      text += "nil,";
+      return;
+    }
+    const graph::Value& value = graph.value(ref);
+    const size_t place = at(value.producer);
+    if (value.producer >= 0 && place >= block.first && place < block.last) {
+      text += fmt::format("i{},", number_[at(ref.id)]);
+    } else if (value.producer >= 0 && before && place >= before->first && place < before->last) {
+      text += fmt::format("e{}:", number_[at(ref.id)]);
+      type_of(ref.id);
+    } else if (own.contains(ref.id)) {
+      text += "p";
+      relative(value.name);
+    } else {
+      text += fmt::format("g{},", ref.id);
+    }
+  };
+  for (int id : block.leaves) {
+    text += name_of(graph.value({id}).role);
+    relative(graph.value({id}).name);
+    type_of(id);
+  }
+  for (size_t n = block.first; n < block.last; ++n) {
+    const Node& node = graph.nodes[n];
+    text += "\n" + node.op + " ";
+    relative(node.module);
+    text += fmt::format(" {} {} {} {}", node.ordinal, node.context.grad_enabled,
+                        node.context.autocast, node.context.recompute_region >= 0);
+    for (const graph::NamedArg& arg : node.args) {
+      text += ' ' + arg.name + '=';
+      if (const auto* one = std::get_if<ValueRef>(&arg.value)) {
+        name(*one);
+      } else if (const auto* list = std::get_if<std::vector<ValueRef>>(&arg.value)) {
+        for (ValueRef ref : *list) name(ref);
+      } else {
+        text += graph::to_text(arg.value);
+      }
+    }
+    for (int out : node.outputs) {
+      text += "->";
+      type_of(out);
+    }
+  }
+  for (const auto& [buffer, value] : graph.buffer_updates)
+    if (own.contains(buffer)) {
+      text += "\n";
+      relative(graph.value({buffer}).name);
+      text += '=';
+      name({value});
+    }
+  return text;
+}
+
+bool Fold::is_closed(const Block& block, const Block* next) const {
+  const Graph& graph = *graph_;
+  const size_t end = next ? next->last : block.last;
+  for (size_t n = block.first; n < block.last; ++n) {
+    if (graph.nodes[n].context.recompute_region >= 0) return false;
+    for (int out : graph.nodes[n].outputs)
+      if (last_reader_[at(out)] >= 0 && at(last_reader_[at(out)]) >= end) return false;
+  }
+  for (const auto& [buffer, value] : graph.buffer_updates) {
+    const int producer = graph.value({value}).producer;
+    const bool made = producer >= 0 && at(producer) >= block.first && at(producer) < block.last;
+    const bool own =
+        std::find(block.leaves.begin(), block.leaves.end(), buffer) != block.leaves.end();
+    if (made != own) return false;
+  }
+  return true;
+}
+
+// Whether two blocks that follow one another are equal and cut alike; groups of recomputation must
+// lie inside of each.
+bool Fold::equal(const plan::Plan& plan, const Block& a, const Block& b) const {
+  if (a.last != b.first || a.form != b.form || !a.closed || !b.closed) return false;
+  int least = -1, most = -1;  // groups of b, of a
+  for (size_t n = b.first; n < b.last; ++n)
+    if (const int group = plan.ops[n].recompute; group >= 0)
+      least = least < 0 ? group : std::min(least, group);
+  for (size_t n = a.first; n < a.last; ++n) most = std::max(most, plan.ops[n].recompute);
+  if (least >= 0 && least <= most) return false;
+  int offset = 0;
+  for (size_t i = 0; i < a.last - a.first; ++i) {
+    const plan::OpPlan &x = plan.ops[a.first + i], &y = plan.ops[b.first + i];
+    if (x.stage != y.stage || x.cuts != y.cuts || x.devices != y.devices || x.hooks != y.hooks)
+      return false;
+    if ((x.recompute < 0) != (y.recompute < 0)) return false;
+    if (x.recompute < 0) continue;
+    if (offset == 0) offset = y.recompute - x.recompute;
+    if (y.recompute - x.recompute != offset) return false;
+  }
+  if (plan.zero.levels.empty() && plan.zero.whole.empty()) return true;
+  for (size_t i = 0; i < a.leaves.size(); ++i) {
+    const std::string &x = graph_->value({a.leaves[i]}).name,
+                      &y = graph_->value({b.leaves[i]}).name;
+    if (plan.zero.of(x) != plan.zero.of(y) ||
+        plan.zero.whole.contains(x) != plan.zero.whole.contains(y))
+      return false;
+  }
+  return true;
+}
+
+std::vector<Fold::Row> Fold::rows(const plan::Plan& plan) const {
+  std::vector<Row> out;
+  for (size_t b = 0; b < blocks_.size();) {
+    size_t end = b + 1;
+    while (end < blocks_.size() && equal(plan, blocks_[end - 1], blocks_[end])) ++end;
+    if (end - b > kKept) out.push_back({b, end - b});
+    b = end;
+  }
+  return out;
+}
+
+// The graph and its plan with so many blocks of each row: the first ones and the last.
+Fold::Folded Fold::fold(const plan::Plan& plan, const std::vector<Row>& rows,
+                        const std::vector<size_t>& keep) const {
+  const Graph& graph = *graph_;
+  std::vector<bool> gone(graph.nodes.size(), false), gone_values(graph.values.size(), false);
+  std::vector<int> ids(graph.values.size(), -1);
+  std::set<std::string> gone_names;
+  std::vector<std::pair<int, int>> handed_on;  // value of the last block gone, that in its place
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const size_t begin = rows[r].first + keep[r] - 1, end = rows[r].first + rows[r].count - 1;
+    if (begin >= end) continue;
+    const Block &before = blocks_[begin - 1], &last = blocks_[end - 1];
+    for (size_t b = begin; b < end; ++b) {
+      for (size_t n = blocks_[b].first; n < blocks_[b].last; ++n) gone[n] = true;
+      for (int leaf : blocks_[b].leaves) {
+        gone_values[at(leaf)] = true;
+        gone_names.insert(graph.value({leaf}).name);
+      }
+    }
+    for (size_t i = 0; i < last.last - last.first; ++i) {
+      const auto &there = graph.nodes[last.first + i].outputs,
+                 &here = graph.nodes[before.first + i].outputs;
+      for (size_t k = 0; k < there.size(); ++k) handed_on.emplace_back(there[k], here[k]);
+    }
+  }
+  auto made = std::make_shared<Graph>();
+  made->name = graph.name;
+  made->training = graph.training;
+  const auto keeps = [&](int id) {
+    const graph::Value& value = graph.value({id});
+    if (value.producer >= 0) return !gone[at(value.producer)];
+    return !gone_values[at(id)];
+  };
+  std::vector<int> new_node(graph.nodes.size(), -1);
+  Folded out;
+  for (const Node& node : graph.nodes)
+    if (!gone[at(node.id)]) {
+      new_node[at(node.id)] = static_cast<int>(out.nodes.size());
+      out.nodes.push_back(node.id);
+    }
+  for (const graph::Value& value : graph.values) {
+    if (!keeps(value.id)) continue;
+    ids[at(value.id)] = static_cast<int>(made->values.size());
+    made->values.push_back(value);
+    made->values.back().id = ids[at(value.id)];
+    if (value.producer >= 0) made->values.back().producer = new_node[at(value.producer)];
+  }
+  for (const auto& [there, here] : handed_on) ids[at(there)] = ids[at(here)];
+  for (int id : out.nodes) {
+    Node node = graph.nodes[at(id)];
+    node.id = new_node[at(id)];
+    for (graph::NamedArg& arg : node.args)
+      for_each_ref(arg.value, [&](ValueRef& ref) {
+        if (ref.id >= 0) ref.id = ids[at(ref.id)];
+      });
+    for (int& value : node.outputs) value = ids[at(value)];
+    made->nodes.push_back(std::move(node));
+  }
+  const auto take = [&](const std::vector<int>& from, std::vector<int>& to) {
+    for (int id : from)
+      if (keeps(id)) to.push_back(ids[at(id)]);
+  };
+  take(graph.inputs, made->inputs);
+  take(graph.parameters, made->parameters);
+  take(graph.buffers, made->buffers);
+  made->outputs = graph.outputs;
+  for (graph::Nest& nest : made->outputs) rename(nest, ids);
+  for (const auto& [buffer, value] : graph.buffer_updates)
+    if (keeps(buffer)) made->buffer_updates.emplace_back(ids[at(buffer)], ids[at(value)]);
+  for (const auto& alias : graph.aliases)
+    if (!gone_names.contains(alias.second)) made->aliases.push_back(alias);
+
+  auto cut = std::make_shared<plan::Plan>(plan);
+  cut->ops.clear();
+  for (int id : out.nodes) cut->ops.push_back(plan.ops[at(id)]);
+  std::erase_if(cut->zero.levels,
+                [&](const auto& level) { return gone_names.contains(level.first); });
+  std::erase_if(cut->zero.whole, [&](const auto& name) { return gone_names.contains(name); });
+  cut->structure = graph::structure_hash(*made);
+  out.graph = std::move(made);
+  out.plan = std::move(cut);
+  return out;
+}
+
+namespace {
+
+// Whether two costs are of the same parts of the same ranks.
+bool alike(const std::vector<ClassCost>& a, const std::vector<ClassCost>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+    const auto same_key = [](const auto& one, const auto& other) {
+      return one.first == other.first;
+    };
+    return x.ranks == y.ranks && x.memory.sequence == y.memory.sequence &&
+           std::equal(x.parts.begin(), x.parts.end(), y.parts.begin(), y.parts.end(), same_key);
+  });
+}
+
+// Adds so many times what `more` is above `base`.
+void add_times(ClassCost& a, const ClassCost& base, const ClassCost& more, int64_t times) {
+  const auto add = [&]<class T>(T& to, const T& from, const T& by) {
+    to += static_cast<T>(times) * (by - from);
+  };
+  for (auto& [key, seconds] : a.parts) {
+    const Seconds &x = base.parts.at(key), &y = more.parts.at(key);
+    add(seconds.work, x.work, y.work);
+    add(seconds.communication, x.communication, y.communication);
+  }
+  add(a.once.sum, base.once.sum, more.once.sum);
+  add(a.once.update, base.once.update, more.once.update);
+  add(a.updated, base.updated, more.updated);
+  MemoryParts& memory = a.memory;
+  add(memory.parameters, base.memory.parameters, more.memory.parameters);
+  add(memory.gradients, base.memory.gradients, more.memory.gradients);
+  add(memory.buffers, base.memory.buffers, more.memory.buffers);
+  add(memory.constants, base.memory.constants, more.memory.constants);
+  for (auto& [key, part] : memory.parts) {
+    const MemoryPart &x = base.memory.parts.at(key), &y = more.memory.parts.at(key);
+    add(part.net, x.net, y.net);
+    add(part.saved, x.saved, y.saved);
+    for (auto& [node, top] : part.tops) {
+      const auto there = y.tops.find(node);
+      if (there != y.tops.end()) add(top, x.tops.at(node), there->second);
+    }
+  }
+}
+
+}  // namespace
+
+StepCost Fold::simulate(const plan::Plan& plan, Options options, const cost::Hardware& on,
+                        const StepSettings& settings) const {
+  const auto whole = [&] {
+    options.plan = std::make_shared<const plan::Plan>(plan);
+    return lower::simulate(Skeleton(graph_, options), plan, on, settings);
+  };
+  if (plan.ops.size() != graph_->nodes.size()) return whole();
+  const std::vector<Row> rows = this->rows(plan);
+  size_t spared = 0;
+  for (const Row& row : rows)
+    spared += (row.count - kKept) * (blocks_[row.first].last - blocks_[row.first].first);
+  if (2 * spared < graph_->nodes.size()) return whole();
+  const auto costs = [&](const std::vector<size_t>& keep) {
+    const Folded folded = fold(plan, rows, keep);
+    options.plan = folded.plan;
+    auto classes = class_costs(Skeleton(folded.graph, options), on, settings);
+    for (ClassCost& of : classes) {
+      of.spent.clear();
+      for (auto& [key, part] : of.memory.parts) {
+        std::map<int, int64_t> tops;
+        for (const auto& [node, top] : part.tops)
+          tops.emplace(node < 0 ? node : folded.nodes[at(node)], top);
+        part.tops = std::move(tops);
+      }
+    }
+    return classes;
+  };
+  const std::vector<ClassCost> base = costs(std::vector<size_t>(rows.size(), kKept));
+  std::vector<ClassCost> sum = base;
+  std::set<size_t> counts;
+  for (const Row& row : rows) counts.insert(row.count);
+  for (size_t count : counts) {
+    std::vector<size_t> keep;
+    for (const Row& row : rows) keep.push_back(row.count == count ? kKept + 1 : kKept);
+    const std::vector<ClassCost> more = costs(keep);
+    if (!alike(base, more)) return whole();
+    for (size_t c = 0; c < sum.size(); ++c)
+      add_times(sum[c], base[c], more[c], static_cast<int64_t>(count - kKept));
+  }
+  return step_cost(sum, plan, settings);
+}
+
+}  // namespace nns::lower
