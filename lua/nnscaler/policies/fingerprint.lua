@@ -126,8 +126,8 @@ end
 --- Returns the text of a policy, or nothing and what it holds that has no text.
 ---@param policy string|function as pas_policy of a job
 ---@param config? table pas_config
----@return string|nil fingerprint the policy's name, of one that is no builtin 16 hexadecimal digits,
----  and of each file that it is given its key with 16 digits
+---@return string|nil fingerprint the policy's name, of one that is no builtin a hash, and of each
+---  file that it is given its key with a hash
 ---@return string|nil reason
 function M.of(policy, config)
   if policies.is_plan_file(policy) then
