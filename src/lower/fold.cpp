@@ -132,6 +132,7 @@ std::string Fold::form_of(const Block& block, const Block* before) const {
     } else if (own.contains(ref.id)) {
       text += "p";
       relative(value.name);
+      text += ',';
     } else {
       text += fmt::format("g{},", ref.id);
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -100,7 +101,8 @@ class Solver {
       // Ranks share a step at best evenly: no plan of cuts of this width is faster.
       const double least = free->seconds / ranks;
       out_.fastest = out_.fastest > 0 ? std::min(out_.fastest, least) : least;
-      if (ranks == 1) fits = simulate_found(space, *free, zero) && fits;
+      if (ranks == 1)
+        fits = (simulate_found(space, *free, zero) <= memory_.value_or(INT64_MAX)) && fits;
     }
     if (ranks == 1 && !best_) add_smaller(space, cuts[0], cuts);
     if (memory_ && (ranks > 1 || !fits)) add_priced(*space, cuts[0], cuts);
@@ -121,19 +123,20 @@ class Solver {
     s.candidates = 0;
     for (const Kind& kind : space.kinds()) s.candidates += kind.candidates.size();
     if (out_.report.contributors.empty()) out_.report.contributors = contributors(space);
-    const int64_t least = least_resting(space) / std::max(1, space.problem().pipeline);
+    const int64_t least =
+        least_resting(space, levels().back()) / std::max(1, space.problem().pipeline);
     int64_t& known = out_.report.least_resting;
     known = known == 0 ? least : std::min(known, least);
   }
 
-  // A plan of one stage as the search found it; whether it keeps the limit.
-  bool simulate_found(const std::shared_ptr<const Space>& space, const Found& found, int zero) {
+  // A plan of one stage as the search found it; returns its peak.
+  int64_t simulate_found(const std::shared_ptr<const Space>& space, const Found& found, int zero) {
     Variant v{space, {found.candidates}, {found.seconds, 0}};
     v.arrangement.zero = zero;
     const bool was = best_.has_value();
     const int64_t peak = simulate(v);
     if (!was && best_ && zero == plan::Zero::none) exact_ = found;
-    return !memory_ || peak <= *memory_;
+    return peak;
   }
 
   // Cuts that keep the limit with whole weights: exact where that is not too long.
@@ -142,14 +145,13 @@ class Solver {
     constexpr int kTries = 6;
     constexpr size_t kLabels = 100'000;
     const int zero = levels()[0];
-    out_.bound = true;
     Found found = free;
-    int64_t limit = *memory_;
+    int64_t limit = *memory_, peak = simulate_found(space, found, zero);
     for (int tries = 0; tries < kTries && !best_; ++tries) {
       // The next plan has to keep less by as much as the peak was too high.
       const auto priced = price(*space, found.candidates, zero);
       NNS_CHECK(priced, "the plan that was found has no homes");
-      limit = std::min(limit, priced->resting + priced->saved - (tried_peak_ - *memory_));
+      limit = std::min(limit, priced->resting + priced->saved - (peak - *memory_));
       if (least_resting(*space, zero) > limit) break;
       const auto next = search(*space, {.memory = limit, .zero = zero, .labels = kLabels});
       lap(statistics().search_seconds);
@@ -158,13 +160,16 @@ class Solver {
       if (!next->exact) break;
       found = *next;
       cuts.push_back(found);
-      simulate_found(space, found, zero);
+      peak = simulate_found(space, found, zero);
     }
   }
 
   // Cuts at several prices of a byte, with weights as little and as much in shards as may be.
   void add_priced(const Space& space, const Found& free, std::vector<Found>& cuts) {
-    const double unit = free.seconds / static_cast<double>(*memory_);
+    const auto priced = price(space, free.candidates, levels()[0]);
+    NNS_CHECK(priced, "the plan that was found has no homes");
+    const double unit =
+        free.seconds / static_cast<double>(std::max<int64_t>(1, priced->resting + priced->saved));
     for (const int zero : std::set<int>{levels().front(), levels().back()})
       for (const double power : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0})
         if (auto found = search(space, {.price = unit * std::pow(10.0, power), .zero = zero})) {
@@ -214,7 +219,9 @@ class Solver {
 
   // Lowers and simulates; takes the plan where it is the best so far. Returns its peak.
   int64_t simulate(const Variant& v) {
-    if (!known_.emplace(v.space->problem().pipeline, v.arrangement).second) return tried_peak_;
+    const auto [known, fresh] =
+        known_.try_emplace({v.space->problem().pipeline, v.arrangement}, int64_t{0});
+    if (!fresh) return known->second;
     start_ = now();
     lower::Options options;
     options.device = problem_.device;
@@ -225,11 +232,11 @@ class Solver {
     ++statistics().simulated;
     out_.report.tried.push_back(
         {describe(*v.space, v.arrangement), cost.seconds, cost.total, false, ""});
-    tried_peak_ = cost.total;
+    known->second = cost.total;
     if (v.estimate.bytes > 0) {
       const int64_t more = std::max<int64_t>(0, cost.total - v.estimate.bytes);
-      const auto [known, fresh] = extra_.emplace(v.space->problem().pipeline, more);
-      if (!fresh) known->second = std::min(known->second, more);
+      int64_t& least = extra_.try_emplace(v.space->problem().pipeline, more).first->second;
+      least = std::min(least, more);
     }
     if (memory_ && cost.total > *memory_) return cost.total;
     if (best_ && cost.seconds >= out_.cost.seconds) return cost.total;
@@ -267,7 +274,9 @@ class Solver {
       Tried& t = out_.report.tried[i];
       t.chosen = i == best_tried_;
       if (t.chosen) continue;
-      if (memory_ && t.peak > *memory_)
+      const bool too_large = memory_ && t.peak > *memory_;
+      out_.bound = out_.bound || (too_large && t.seconds < out_.cost.seconds);
+      if (too_large)
         t.why = fmt::format("memory: {:.2f} GiB of {:.2f}", gib(t.peak), gib(*memory_));
       else
         t.why = fmt::format("time: {:+.1f} %", 100 * (t.seconds / out_.cost.seconds - 1));
@@ -315,8 +324,8 @@ class Solver {
   double start_ = 0;
   std::vector<Variant> variants_;
   const lower::Fold fold_;
-  std::set<std::pair<int, Arrangement>> known_;  // that were simulated, by pipeline ranks
-  int64_t tried_peak_ = 0;                       // of the last of them
+  // Peaks of what was simulated, by pipeline ranks.
+  std::map<std::pair<int, Arrangement>, int64_t> known_;
   // By pipeline ranks, the least that a peak was above its estimate: what lives inside of calls.
   std::map<int, int64_t> extra_;
   std::optional<Variant> best_;
