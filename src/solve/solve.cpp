@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <set>
@@ -91,7 +90,6 @@ class Solver {
     const auto space = std::make_shared<const Space>(problem);
     lap(statistics().space_seconds);
     std::vector<Found> cuts;
-    bool fits = true;  // with the fastest cuts for every level
     for (const int zero : levels()) {
       const auto free = search(*space, {.zero = zero});
       NNS_CHECK(free, "a graph without plan");
@@ -101,11 +99,10 @@ class Solver {
       // Ranks share a step at best evenly: no plan of cuts of this width is faster.
       const double least = free->seconds / ranks;
       out_.fastest = out_.fastest > 0 ? std::min(out_.fastest, least) : least;
-      if (ranks == 1)
-        fits = (simulate_found(space, *free, zero) <= memory_.value_or(INT64_MAX)) && fits;
+      if (ranks == 1) simulate_found(space, *free, zero);
     }
     if (ranks == 1 && !best_) add_smaller(space, cuts[0], cuts);
-    if (memory_ && (ranks > 1 || !fits)) add_priced(*space, cuts[0], cuts);
+    add_priced(*space, cuts[0], cuts);
     std::set<std::vector<uint8_t>> known;
     for (const Found& found : cuts)
       if (known.insert(found.candidates).second) add_variants(space, found);
