@@ -267,8 +267,14 @@ Space::Rest Space::make_rest(const Leaf& leaf, Code home, int zero) const {
   const lower::StepPart once = lower::step_part(type, ranks, problem_.on, settings);
   rest.seconds = once.update / (zero >= plan::Zero::slots ? n : 1);
   if (zero <= plan::Zero::slots) rest.seconds += once.sum;
-  if (zero == plan::Zero::slots || zero == plan::Zero::gradients)
-    rest.seconds += once.sum / 2;  // gathers the weights: half of an all-reduce
+  if (zero == plan::Zero::slots || zero == plan::Zero::gradients) {
+    // Weights are gathered in sets: each pays for the part of a start that its bytes fill.
+    const double start =
+        cost::collective_seconds(Communication::all_gather, 0, 1, n, across, links);
+    const double filled =
+        std::min(1.0, static_cast<double>(bytes) / static_cast<double>(settings.bucket_bytes));
+    rest.seconds += collective(Communication::all_gather) - (1 - filled) * start;
+  }
   if (zero >= plan::Zero::gradients) rest.backward += collective(Communication::reduce_scatter);
   if (zero == plan::Zero::weights) {
     rest.forward += collective(Communication::all_gather);
