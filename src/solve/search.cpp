@@ -100,6 +100,7 @@ class Search {
         }
       }
       prune(level, live_[space_.segment_end(s)]);
+      if (given_up()) return std::nullopt;
       now.clear();
       for (auto& row : level.rows())
         for (State& state : row.items) {
@@ -165,6 +166,7 @@ class Search {
           }
       }
       prune(next, live_[i + 1]);
+      if (given_up()) return {};
       now.clear();
       for (auto& row : next.rows())
         for (const Label& label : row.items) {
@@ -183,6 +185,8 @@ class Search {
     }
     return out;
   }
+
+  bool given_up() const { return thinned_ && limits_.exact; }
 
   // Drops what another frontier, carried on in the same way, beats in any case; where there is too
   // much to look at, all but the fastest and the smallest.

@@ -24,6 +24,7 @@ struct Limits {
   int zero = plan::Zero::none;  // level at which weights rest in shards
   size_t labels = 400'000;      // partial plans that are looked at before the search is thinned
   size_t beam = 200;            // of a thinned search, partial plans between calls
+  bool exact = false;           // a search that would be thinned is given up
 };
 
 // The choices of a plan: a candidate of each step of the sequence.
@@ -35,7 +36,7 @@ struct Found {
   size_t labels = 0, frontiers = 0;  // partial plans looked at; most frontiers at one place
 };
 
-// Nothing where no plan keeps the limit, or, thinned, none was found.
+// Nothing where no plan keeps the limit, none was found by a thinned search, or it was given up.
 std::optional<Found> search(const Space& space, const Limits& limits);
 
 // A plan of the space, step by step: what each adds, and what is alive before it.

@@ -140,7 +140,7 @@ class Solver {
   void add_smaller(const std::shared_ptr<const Space>& space, const Found& free,
                    std::vector<Found>& cuts) {
     constexpr int kTries = 6;
-    constexpr size_t kLabels = 100'000;
+    constexpr size_t kLabels = 20'000;
     const int zero = levels()[0];
     Found found = free;
     int64_t limit = *memory_, peak = simulate_found(space, found, zero);
@@ -150,11 +150,11 @@ class Solver {
       NNS_CHECK(priced, "the plan that was found has no homes");
       limit = std::min(limit, priced->resting + priced->saved - (peak - *memory_));
       if (least_resting(*space, zero) > limit) break;
-      const auto next = search(*space, {.memory = limit, .zero = zero, .labels = kLabels});
+      const auto next =
+          search(*space, {.memory = limit, .zero = zero, .labels = kLabels, .exact = true});
       lap(statistics().search_seconds);
       if (!next) break;
       note(*space, *next);
-      if (!next->exact) break;
       found = *next;
       cuts.push_back(found);
       peak = simulate_found(space, found, zero);

@@ -284,6 +284,7 @@ TEST_CASE("a search that is cut short says how far it may be off", "[solve]") {
     CHECK_FALSE(found->exact);
     CHECK(found->seconds >= all->seconds);
   }
+  CHECK_FALSE(search(space, {.memory = 2 * least, .labels = 100, .beam = 4, .exact = true}));
   // Where the limit keeps the exact search from its end, the solution has a gap.
   const auto problem = problem_of(test::transformer(6), 4);
   const Solution free = solve::solve(problem, std::nullopt);
