@@ -1,5 +1,5 @@
 ---@meta nnscaler._C.checkpoint
---- safetensors files as tensors, and the writer of checkpoints (src/checkpoint). All failures are
+--- safetensors files as tensors, and writing checkpoints (src/checkpoint). All failures are
 --- state errors that name the file.
 
 ---@class nnscaler._C.checkpoint
@@ -10,9 +10,13 @@ local checkpoint = {}
 ---@class nnscaler.SafetensorsFile
 local SafetensorsFile = {}
 
---- Writes checkpoints, at most one at a time.
----@class nnscaler.CheckpointWriter
-local CheckpointWriter = {}
+--- Copies of tensors in the memory of the host, which are written while the tensors change.
+---@class nnscaler.CheckpointSnapshot
+local CheckpointSnapshot = {}
+
+--- What is written on a thread of its own.
+---@class nnscaler.CheckpointTask
+local CheckpointTask = {}
 
 --- The folder of a checkpoint that ranks are writing; it goes away unless it is finished.
 ---@class nnscaler.CheckpointDraft
@@ -40,8 +44,8 @@ local CheckpointClaim = {}
 ---@field state? string JSON of the trainer's state, '{}' by default
 ---@field aliases? string[] alias, name, alias, name, …
 ---@field pointers? string[] links that move to this checkpoint, as 'last'
+---@field copy_pointers? boolean whether they are copies, not links
 ---@field keep? integer newest checkpoints to keep; 0: all
----@field background? boolean whether a thread writes from a copy
 
 --- Opens a safetensors file.
 ---@param path string
@@ -54,9 +58,14 @@ function checkpoint.read_safetensors(path) end
 ---@param metadata? table<string, string>
 function checkpoint.write_safetensors(path, tensors, metadata) end
 
---- A writer of checkpoints.
----@return nnscaler.CheckpointWriter
-function checkpoint.writer() end
+--- Writes a checkpoint, moves its pointers and removes old ones.
+---@param request nnscaler.CheckpointRequest
+---@return string path of the checkpoint
+function checkpoint.save(request) end
+
+--- Makes room for copies, which are made by `write`.
+---@return nnscaler.CheckpointSnapshot
+function checkpoint.snapshot() end
 
 --- Begins a checkpoint that several ranks write: the first of them calls it.
 ---@param save_dir string
@@ -127,14 +136,20 @@ function SafetensorsFile:read(name, slice) end
 ---@param tensor nnscaler.Tensor of that shape and dtype
 function SafetensorsFile:copy_to(name, tensor) end
 
---- Waits for the write under way, then writes a checkpoint, moves its pointers and removes old
---- ones. Throws what the write before threw, if that was in the background.
----@param request nnscaler.CheckpointRequest
----@return string path of the checkpoint
-function CheckpointWriter:save(request) end
+--- Copies the tensors of pieces and begins to write their files into the folder of a draft. What
+--- was begun before must have ended: its memory is used again.
+---@param folder string
+---@param pieces nnscaler.CheckpointPiece[]
+---@return nnscaler.CheckpointTask task whose result is that of `write_pieces`
+function CheckpointSnapshot:write(folder, pieces) end
 
---- Waits for the write under way, and throws what it threw.
-function CheckpointWriter:wait() end
+--- Whether it has ended.
+---@return boolean
+function CheckpointTask:done() end
+
+--- Waits for its end, and throws what went wrong.
+---@return string result
+function CheckpointTask:result() end
 
 --- Path of the folder while it is written.
 ---@return string
@@ -142,9 +157,9 @@ function CheckpointDraft:folder() end
 
 --- Ends the checkpoint: writes its state and manifest, gives it its name, moves pointers, removes
 --- old ones.
----@param request table as of a writer, without pieces; `written`: what write_pieces gave each rank;
+---@param request table as of `save`, without pieces; `written`: what write_pieces gave each rank;
 ---  `order`: names of the weights in the order of the manifest
----@return string path of the checkpoint
+---@return nnscaler.CheckpointTask task whose result is the path of the checkpoint
 function CheckpointDraft:finish(request) end
 
 --- Removes it, unless it is finished.

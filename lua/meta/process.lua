@@ -11,6 +11,12 @@ function process.watch_signals() end
 --- Puts back the handlers that were there before `watch_signals`.
 function process.unwatch_signals() end
 
+--- Ends the process with 143 so long after a SIGTERM that `watch_signals` remembers, unless
+--- `unwatch_signals` comes first. Called again, the text alone may differ.
+---@param seconds integer at least 1
+---@param text string written then to standard error, cut to 1023 bytes; '' leaves what is
+function process.limit_end(seconds, text) end
+
 --- The signal seen since `watch_signals`.
 ---@return integer|nil number nil where none came
 function process.pending_signal() end

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
 #include <thread>
 
 #include "bind/bind.h"
@@ -21,6 +22,10 @@ using script::guarded;
 
 constexpr std::array<int, 2> kSignals{SIGINT, SIGTERM};
 std::atomic<int> g_signal{0};
+std::atomic<unsigned> g_grace{0};  // seconds after SIGTERM; 0: as many as it takes
+// What is said when they are over: the text that counts, and one to write the next into.
+std::array<std::array<char, 1024>, 2> g_texts;
+std::atomic<size_t> g_text{0};
 std::array<struct sigaction, kSignals.size()> g_before;
 bool g_watching = false;
 static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler");
@@ -28,9 +33,21 @@ static_assert(std::atomic<int>::is_always_lock_free, "used in a signal handler")
 // First signal: remembered until the next step boundary. Second: the process ends at once.
 void on_signal(int signal) {
   int none = 0;
-  if (g_signal.compare_exchange_strong(none, signal)) return;
+  if (g_signal.compare_exchange_strong(none, signal)) {
+    if (signal == SIGTERM) alarm(g_grace);
+    return;
+  }
   launch::slot().phase = launch::Phase::interrupted;
   _exit(128 + signal);
+}
+
+void on_alarm(int) {
+  const char* text = g_texts[g_text].data();
+  if (::write(STDERR_FILENO, text, std::strlen(text)) < 0) {
+    // nobody listens
+  }
+  launch::slot().phase = launch::Phase::interrupted;
+  _exit(128 + SIGTERM);
 }
 
 int watch_signals(lua_State*) {  // (): from now on SIGINT and SIGTERM only set the flag
@@ -50,6 +67,24 @@ int unwatch_signals(lua_State*) {  // (): puts the former handlers back
   if (!g_watching) return 0;
   for (size_t i = 0; i < kSignals.size(); ++i) sigaction(kSignals[i], &g_before[i], nullptr);
   g_watching = false;
+  g_grace = 0;
+  alarm(0);
+  return 0;
+}
+
+int limit_end(lua_State* L) {  // (seconds, text)
+  const auto seconds = luaL_checkinteger(L, 1);
+  const std::string text = script::check_string(L, 2);
+  if (!text.empty()) {  // of ranks that are threads, one has a text
+    const size_t next = 1 - g_text;
+    std::snprintf(g_texts[next].data(), g_texts[next].size(), "%s", text.c_str());
+    g_text = next;
+  }
+  struct sigaction action{};
+  action.sa_handler = &on_alarm;
+  sigemptyset(&action.sa_mask);
+  sigaction(SIGALRM, &action, nullptr);
+  g_grace = static_cast<unsigned>(seconds);
   return 0;
 }
 
@@ -104,9 +139,10 @@ int host(lua_State* L) {  // () → name of this host, text that differs between
 }
 
 int open(lua_State* L) {
-  lua_createtable(L, 0, 8);
+  lua_createtable(L, 0, 9);
   script::set_functions(L, {{"watch_signals", guarded<watch_signals>},
                             {"unwatch_signals", guarded<unwatch_signals>},
+                            {"limit_end", guarded<limit_end>},
                             {"pending_signal", guarded<pending_signal>},
                             {"rss_bytes", guarded<rss_bytes>},
                             {"processors", guarded<processors>},

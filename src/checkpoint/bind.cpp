@@ -1,4 +1,4 @@
-// nnscaler._C.checkpoint: safetensors files as tensors, and the writer of checkpoints.
+// nnscaler._C.checkpoint: safetensors files as tensors, and writing checkpoints.
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -9,6 +9,7 @@
 
 #include "checkpoint/checksum.h"
 #include "checkpoint/folder.h"
+#include "checkpoint/task.h"
 #include "checkpoint/writer.h"
 #include "script/state.h"
 #include "tensor/box.h"
@@ -20,7 +21,8 @@ namespace {
 using script::guarded;
 using FilePtr = std::shared_ptr<const safetensors::File>;
 constexpr const char* kFileType = "nnscaler.SafetensorsFile";
-constexpr const char* kWriterType = "nnscaler.CheckpointWriter";
+constexpr const char* kSnapshotType = "nnscaler.CheckpointSnapshot";
+constexpr const char* kTaskType = "nnscaler.CheckpointTask";
 constexpr const char* kDraftType = "nnscaler.CheckpointDraft";
 constexpr const char* kClaimType = "nnscaler.CheckpointClaim";
 
@@ -173,14 +175,6 @@ int write_safetensors(lua_State* L) {  // (path, list of { name, tensor } [, met
   return 0;
 }
 
-int writer(lua_State* L) {
-  script::push_object<std::unique_ptr<Writer>>(L, kWriterType, std::make_unique<Writer>());
-  return 1;
-}
-Writer& check_writer(lua_State* L) {
-  return *script::check_object<std::unique_ptr<Writer>>(L, 1, kWriterType);
-}
-
 Piece check_piece(lua_State* L, int index) {
   Piece piece;
   piece.file = script::field_string(L, index, "file", "");
@@ -233,32 +227,34 @@ Request check_request(lua_State* L, int index) {
   request.state = script::field_string(L, index, "state", "{}");
   request.keep = script::field_int(L, index, "keep", 0);
   request.pointers = string_list(L, index, "pointers");
+  request.copy_pointers = script::field_boolean(L, index, "copy_pointers", false);
   const auto tied = string_list(L, index, "aliases");  // alias, name, alias, name, …
   for (size_t i = 0; i + 1 < tied.size(); i += 2)
     request.aliases.emplace_back(tied[i], tied[i + 1]);
   return request;
 }
 
-int writer_save(lua_State* L) {  // (request) → path
-  Request request = check_request(L, 2);
-  lua_getfield(L, 2, "pieces");
+int save(lua_State* L) {  // (request) → path
+  Request request = check_request(L, 1);
+  lua_getfield(L, 1, "pieces");
   request.pieces = check_pieces(L, lua_gettop(L));
-  const bool background = script::field_boolean(L, 2, "background", false);
-  script::push_string(L, check_writer(L).save(std::move(request), background));
+  script::push_string(L, write(request));
   return 1;
 }
 
 // --- of several ranks
 
-std::unique_ptr<Draft>& check_draft(lua_State* L) {
-  auto& draft = script::check_object<std::unique_ptr<Draft>>(L, 1, kDraftType);
+using DraftPtr = std::shared_ptr<Draft>;
+
+DraftPtr& check_draft(lua_State* L) {
+  auto& draft = script::check_object<DraftPtr>(L, 1, kDraftType);
   if (!draft) fail(ErrorKind::internal, "[checkpoint.save] the draft is finished or dropped");
   return draft;
 }
 int draft(lua_State* L) {  // (save_dir, epoch, step) → a folder that ranks write their files into
-  script::push_object<std::unique_ptr<Draft>>(
+  script::push_object<DraftPtr>(
       L, kDraftType,
-      std::make_unique<Draft>(script::check_string(L, 1),
+      std::make_shared<Draft>(script::check_string(L, 1),
                               folder_name(luaL_checkinteger(L, 2), luaL_checkinteger(L, 3))));
   return 1;
 }
@@ -266,24 +262,49 @@ int draft_folder(lua_State* L) {
   script::push_string(L, check_draft(L)->folder());
   return 1;
 }
-int draft_finish(lua_State* L) {  // (request with `written` and `order`) → path
-  auto& draft = check_draft(L);
-  script::push_string(L, finish(*draft, check_request(L, 2), string_list(L, 2, "written"),
-                                string_list(L, 2, "order")));
-  draft.reset();
-  return 1;
-}
 int draft_drop(lua_State* L) {
-  script::check_object<std::unique_ptr<Draft>>(L, 1, kDraftType).reset();
+  script::check_object<DraftPtr>(L, 1, kDraftType).reset();
   return 0;
 }
 int write_pieces_of(lua_State* L) {  // (folder, pieces) → JSON of what was written
   script::push_string(L, write_pieces(script::check_string(L, 1), check_pieces(L, 2)));
   return 1;
 }
-int writer_wait(lua_State* L) {
-  check_writer(L).wait();
-  return 0;
+
+// --- beside the program
+
+int push_task(lua_State* L, Task::Work work) {
+  script::push_object<std::unique_ptr<Task>>(L, kTaskType, std::make_unique<Task>(std::move(work)));
+  return 1;
+}
+Task& check_task(lua_State* L) {
+  return *script::check_object<std::unique_ptr<Task>>(L, 1, kTaskType);
+}
+int task_done(lua_State* L) {
+  lua_pushboolean(L, check_task(L).done() ? 1 : 0);
+  return 1;
+}
+int task_result(lua_State* L) {
+  script::push_string(L, check_task(L).result());
+  return 1;
+}
+int snapshot(lua_State* L) {
+  script::push_object<std::unique_ptr<Snapshot>>(L, kSnapshotType, std::make_unique<Snapshot>());
+  return 1;
+}
+int snapshot_write(lua_State* L) {  // (folder, pieces) → task whose result is that of write_pieces
+  auto& snapshot = *script::check_object<std::unique_ptr<Snapshot>>(L, 1, kSnapshotType);
+  return push_task(
+      L, [folder = script::check_string(L, 2), pieces = snapshot.take(check_pieces(L, 3))](
+             const std::atomic<bool>& stop) { return write_pieces(folder, pieces, &stop); });
+}
+int draft_finish(lua_State* L) {  // (request with `written` and `order`) → task with the path
+  auto& draft = check_draft(L);
+  return push_task(L, [draft = std::exchange(draft, nullptr), request = check_request(L, 2),
+                       written = string_list(L, 2, "written"),
+                       order = string_list(L, 2, "order")](const std::atomic<bool>&) {
+    return finish(*draft, request, written, order);
+  });
 }
 
 // --- folders
@@ -346,17 +367,20 @@ int open_module(lua_State* L) {
                               {"checksum", guarded<file_checksum>},
                               {"read", guarded<file_read>},
                               {"copy_to", guarded<file_copy_to>}});
-  script::make_type<std::unique_ptr<Writer>>(
-      L, kWriterType, {{"save", guarded<writer_save>}, {"wait", guarded<writer_wait>}});
-  script::make_type<std::unique_ptr<Draft>>(L, kDraftType,
-                                            {{"folder", guarded<draft_folder>},
-                                             {"finish", guarded<draft_finish>},
-                                             {"drop", guarded<draft_drop>}});
+  script::make_type<std::unique_ptr<Snapshot>>(L, kSnapshotType,
+                                               {{"write", guarded<snapshot_write>}});
+  script::make_type<std::unique_ptr<Task>>(
+      L, kTaskType, {{"done", guarded<task_done>}, {"result", guarded<task_result>}});
+  script::make_type<DraftPtr>(L, kDraftType,
+                              {{"folder", guarded<draft_folder>},
+                               {"finish", guarded<draft_finish>},
+                               {"drop", guarded<draft_drop>}});
   script::make_type<std::unique_ptr<Claim>>(L, kClaimType, {{"release", guarded<claim_release>}});
   lua_createtable(L, 0, 11);
   script::set_functions(L, {{"read_safetensors", guarded<read_safetensors>},
                             {"write_safetensors", guarded<write_safetensors>},
-                            {"writer", guarded<writer>},
+                            {"save", guarded<save>},
+                            {"snapshot", guarded<snapshot>},
                             {"draft", guarded<draft>},
                             {"write_pieces", guarded<write_pieces_of>},
                             {"list", guarded<whole_list>},

@@ -46,12 +46,44 @@ bool alive(const std::string& pid_text) {
          (::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM);
 }
 
+void sync_file(const fs::path& path) {
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) cannot("open", path.string(), errno);
+  const int reason = ::fsync(fd) == 0 ? 0 : errno;
+  ::close(fd);
+  if (reason != 0) cannot("sync", path.string(), reason);
+}
+
 // Under a name that no reader takes for a checkpoint, so that a removal cut short does no harm.
 void remove_folder(const fs::path& save_dir, const std::string& name) {
   const fs::path away = save_dir / fmt::format("{}{}-{}", kRemoving, ::getpid(), name);
   std::error_code ec;
   fs::rename(save_dir / name, away, ec);
   if (!ec) fs::remove_all(away, ec);
+}
+
+// Gives what has the name `next` the name `target`, whatever had it before: at once where the file
+// system can exchange names.
+void take_place(const std::string& next, const fs::path& target) {
+  if (::rename(next.c_str(), target.c_str()) == 0) return;
+  const bool taken = errno == ENOTEMPTY || errno == EEXIST || errno == EISDIR || errno == ENOTDIR;
+  if (!taken) cannot("rename to", target.string(), errno);
+  if (::renameat2(AT_FDCWD, next.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
+    std::error_code ignored;
+    fs::remove_all(next, ignored);
+    return;
+  }
+  remove_folder(target.parent_path(), target.filename().string());
+  if (::rename(next.c_str(), target.c_str()) != 0) cannot("rename to", target.string(), errno);
+}
+
+// Copies the files of a folder and syncs them.
+void copy_folder(const fs::path& from, const std::string& to) {
+  std::error_code ec;
+  fs::copy(from, to, ec);
+  if (ec) cannot("copy to", to, ec.value());
+  for (const auto& entry : fs::directory_iterator(to)) sync_file(entry.path());
+  sync_folder(to);
 }
 
 }  // namespace
@@ -156,36 +188,28 @@ void Draft::write(std::string_view file, std::string_view bytes) {
 std::string Draft::commit() {
   const std::string target = (fs::path(save_dir_) / name_).string();
   sync_folder(temporary_);
-  std::error_code ec;
-  if (::rename(temporary_.c_str(), target.c_str()) == 0) {
-    committed_ = true;
-  } else if (errno == ENOTEMPTY || errno == EEXIST) {
-    // The same step saved again: exchanged at once where the file system can.
-    if (::renameat2(AT_FDCWD, temporary_.c_str(), AT_FDCWD, target.c_str(), RENAME_EXCHANGE) == 0) {
-      committed_ = true;
-      fs::remove_all(temporary_, ec);
-    } else {
-      remove_folder(save_dir_, name_);
-      if (::rename(temporary_.c_str(), target.c_str()) != 0) cannot("rename to", target, errno);
-      committed_ = true;
-    }
-  } else {
-    cannot("rename to", target, errno);
-  }
+  take_place(temporary_, target);
+  committed_ = true;
   sync_folder(save_dir_);
   return target;
 }
 
-void point(const std::string& save_dir, const std::string& pointer, const std::string& name) {
-  const std::string link = (fs::path(save_dir) / pointer).string();
+void point(const std::string& save_dir, const std::string& pointer, const std::string& name,
+           bool copy) {
+  const fs::path folder(save_dir);
   const std::string next =
-      (fs::path(save_dir) / fmt::format("{}{}-{}", kWriting, ::getpid(), pointer)).string();
-  ::unlink(next.c_str());
-  if (::symlink(name.c_str(), next.c_str()) != 0) cannot("make the link", next, errno);
-  if (::rename(next.c_str(), link.c_str()) != 0) {
-    const int reason = errno;
-    ::unlink(next.c_str());
-    cannot("replace the link", link, reason);
+      (folder / fmt::format("{}{}-{}", kWriting, ::getpid(), pointer)).string();
+  std::error_code ignored;
+  fs::remove_all(next, ignored);
+  try {
+    if (copy)
+      copy_folder(folder / name, next);
+    else if (::symlink(name.c_str(), next.c_str()) != 0)
+      cannot("make the link", next, errno);
+    take_place(next, folder / pointer);
+  } catch (...) {
+    fs::remove_all(next, ignored);
+    throw;
   }
   sync_folder(save_dir);
 }

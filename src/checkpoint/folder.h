@@ -1,7 +1,7 @@
 // Checkpoint folders on disk. A folder `{epoch:04d}-{step:04d}` is whole from the moment it has
 // that name: it is written under a temporary name, every file and the folder are synced, then it is
-// renamed; its manifest is written last. Pointers (`last`, `best`) are symbolic links that are
-// replaced at once. No LibTorch here.
+// renamed; its manifest is written last. Pointers (`last`, `best`) are symbolic links, or copies,
+// that are replaced at once. No LibTorch here.
 #pragma once
 
 #include <cstdint>
@@ -59,8 +59,10 @@ class Draft {
   bool committed_ = false;
 };
 
-// Lets the link `pointer` in save_dir name the checkpoint.
-void point(const std::string& save_dir, const std::string& pointer, const std::string& name);
+// Lets `pointer` in save_dir be a link to the checkpoint, or a copy of it; at once, whatever it
+// was.
+void point(const std::string& save_dir, const std::string& pointer, const std::string& name,
+           bool copy = false);
 // Removes all but the newest `keep` checkpoints and those that a link in save_dir names.
 void prune(const std::string& save_dir, int64_t keep);
 

@@ -169,11 +169,12 @@ std::string make_header(std::vector<Item>& items,
 }
 
 void write(const std::string& path, std::vector<Item> items,
-           const std::map<std::string, std::string>& metadata, std::string_view area) {
+           const std::map<std::string, std::string>& metadata, std::string_view area,
+           const std::atomic<bool>* stop) {
+  constexpr uint64_t kMost = 64 << 20;  // bytes at a time
   const std::string header = make_header(items, metadata);
   const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  const auto give_up = [&] {
-    const int reason = errno;
+  const auto give_up = [&](int reason = errno) {
     if (fd >= 0) {
       ::close(fd);
       ::unlink(path.c_str());
@@ -183,7 +184,8 @@ void write(const std::string& path, std::vector<Item> items,
   if (fd < 0) give_up();
   const auto put = [&](const char* data, uint64_t size) {
     for (uint64_t done = 0; done < size;) {
-      const ssize_t n = ::write(fd, data + done, std::min<uint64_t>(size - done, 1u << 30));
+      if (stop != nullptr && stop->load()) give_up(ECANCELED);
+      const ssize_t n = ::write(fd, data + done, std::min<uint64_t>(size - done, kMost));
       if (n < 0 && errno == EINTR) continue;
       if (n <= 0) give_up();
       done += static_cast<uint64_t>(n);

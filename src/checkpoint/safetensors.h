@@ -9,6 +9,7 @@
 //   std::string_view bytes = file->bytes(file->at("wte.weight"));
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -87,10 +88,10 @@ struct Item {
 std::string make_header(std::vector<Item>& items,
                         const std::map<std::string, std::string>& metadata);
 
-// Writes a new file and syncs it to the disk. Throws a state Error naming path and reason; what was
-// written is removed.
+// Writes a new file and syncs it to the disk. Throws a state Error naming path and reason, also
+// once `stop`, if any, is set; what was written is removed.
 void write(const std::string& path, std::vector<Item> items,
            const std::map<std::string, std::string>& metadata,
-           std::string_view area = "checkpoint.write");
+           std::string_view area = "checkpoint.write", const std::atomic<bool>* stop = nullptr);
 
 }  // namespace nns::safetensors

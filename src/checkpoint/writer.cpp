@@ -1,5 +1,7 @@
 #include "checkpoint/writer.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -106,12 +108,10 @@ bool is_sliced(const Json& tensors) {
   return false;
 }
 
-// Dense and on the CPU; a copy of its own if `own`.
-void settle(std::vector<Piece>& pieces, bool own) {
-  for (Piece& piece : pieces) {
-    at::Tensor dense = piece.data.detach().cpu().resolve_conj().resolve_neg().contiguous();
-    piece.data = own && dense.is_alias_of(piece.data) ? dense.clone() : dense;
-  }
+// Dense and on the CPU.
+void settle(std::vector<Piece>& pieces) {
+  for (Piece& piece : pieces)
+    piece.data = piece.data.detach().cpu().resolve_conj().resolve_neg().contiguous();
 }
 
 }  // namespace
@@ -121,8 +121,9 @@ std::string key_of(const Piece& piece) {
   return piece.state.empty() ? piece.parameter : piece.parameter + "/" + piece.state;
 }
 
-std::string write_pieces(const std::string& folder, std::vector<Piece> pieces) {
-  settle(pieces, false);
+std::string write_pieces(const std::string& folder, std::vector<Piece> pieces,
+                         const std::atomic<bool>* stop) {
+  settle(pieces);
   std::map<std::string, std::vector<safetensors::Item>> files;
   auto told = Json::array();
   for (const Piece& piece : pieces) {
@@ -131,7 +132,7 @@ std::string write_pieces(const std::string& folder, std::vector<Piece> pieces) {
     told.push_back(describe(piece));
   }
   for (const auto& [file, items] : files)
-    safetensors::write(folder + "/" + file, items, {{"format", "pt"}}, "checkpoint.save");
+    safetensors::write(folder + "/" + file, items, {{"format", "pt"}}, "checkpoint.save", stop);
   return told.dump();
 }
 
@@ -149,7 +150,8 @@ std::string finish(Draft& draft, const Request& request, const std::vector<std::
   draft.write(kManifest, manifest.dump(1) + "\n");
   const std::string path = draft.commit();
   const std::string name = folder_name(request.epoch, request.step);
-  for (const std::string& pointer : request.pointers) point(request.save_dir, pointer, name);
+  for (const std::string& pointer : request.pointers)
+    point(request.save_dir, pointer, name, request.copy_pointers);
   if (request.keep > 0) prune(request.save_dir, request.keep);
   return path;
 }
@@ -159,28 +161,18 @@ std::string write(const Request& request) {
   return finish(draft, request, {write_pieces(draft.folder(), request.pieces)}, {});
 }
 
-Writer::~Writer() {
-  if (thread_.joinable()) thread_.join();
-}
-
-void Writer::wait() {
-  if (thread_.joinable()) thread_.join();
-  if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-}
-
-std::string Writer::save(Request request, bool background) {
-  wait();
-  settle(request.pieces, background);
-  if (!background) return write(request);
-  const std::string path = request.save_dir + "/" + folder_name(request.epoch, request.step);
-  thread_ = std::thread([this, request = std::move(request)] {
-    try {
-      write(request);
-    } catch (...) {
-      error_ = std::current_exception();
-    }
-  });
-  return path;
+std::vector<Piece> Snapshot::take(std::vector<Piece> pieces) {
+  held_.resize(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const at::Tensor data = pieces[i].data.detach();
+    at::Tensor& copy = held_[i];
+    if (copy.defined() && (copy.sizes() != data.sizes() || copy.dtype() != data.dtype()))
+      copy.reset();
+    if (!copy.defined())
+      copy = at::empty(data.sizes(), at::TensorOptions().dtype(data.scalar_type()));
+    pieces[i].data = copy.copy_(data);
+  }
+  return pieces;
 }
 
 }  // namespace nns::checkpoint

@@ -1,11 +1,11 @@
 // Writes checkpoints: safetensors files, the trainer's state and the manifest that maps logical
-// tensors to slices in files; at once or on a thread of its own.
+// tensors to slices in files.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -35,7 +35,8 @@ struct Request {
   std::vector<Piece> pieces;
   std::vector<std::pair<std::string, std::string>> aliases;  // tied name, name it is stored under
   std::string state;                                         // JSON
-  std::vector<std::string> pointers;                         // links that move to this checkpoint
+  std::vector<std::string> pointers;                         // what moves to this checkpoint
+  bool copy_pointers = false;                                // copies of it, not links
   int64_t keep = 0;                                          // 0 keeps all
 };
 
@@ -43,8 +44,9 @@ struct Request {
 std::string key_of(const Piece& piece);
 
 // Writes the files of these pieces into a folder and syncs them. Returns what was written as JSON,
-// for `finish`.
-std::string write_pieces(const std::string& folder, std::vector<Piece> pieces);
+// for `finish`. Gives up with a state Error once `stop`, if any, is set.
+std::string write_pieces(const std::string& folder, std::vector<Piece> pieces,
+                         const std::atomic<bool>* stop = nullptr);
 
 // Ends a checkpoint whose files ranks have written into the draft, whatever request.pieces are:
 // writes state and manifest, commits, moves the pointers, then prunes. Weights stand in `order`
@@ -56,19 +58,15 @@ std::string finish(Draft& draft, const Request& request, const std::vector<std::
 // throws a state Error after which all earlier checkpoints and pointers are as they were.
 std::string write(const Request& request);
 
-// At most one write under way.
-class Writer {
+// Copies of tensors in the memory of the host, to be written while the tensors change. Their memory
+// stays for the next copies.
+class Snapshot {
  public:
-  ~Writer();
-  // Waits for the write under way, then writes; in the background if `background` (from a copy of
-  // the tensors made before it returns). Throws what the earlier background write threw.
-  std::string save(Request request, bool background);
-  // Waits for the write under way and throws what it threw.
-  void wait();
+  // Returns the pieces with copies for data. What was taken before must be written by now.
+  std::vector<Piece> take(std::vector<Piece> pieces);
 
  private:
-  std::thread thread_;
-  std::exception_ptr error_;
+  std::vector<at::Tensor> held_;
 };
 
 }  // namespace nns::checkpoint

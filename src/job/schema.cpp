@@ -112,6 +112,9 @@ constexpr Key kKeys[] = {
   {"pas_policy", function, "dp", "", "What is split and where it runs: a name of docs/policies.md (`dp`, `fsdp`, `megatron`, …), a module of your own, or `function(graph, cfg)`.", true},
   {"pas_config", map, "{}", "", "Keys of the policy.", true},
 
+  {"elastic", group, "", "", "Runs on fewer ranks than the job says."},
+  {"elastic.min_units", integer, "", "scale units", "With at least so many of its scale units a run starts, or goes on: they share the samples of a step. All are needed if not given.", false, 1, "", 65536},
+
   {"comm", group, "", "", "How ranks talk; see docs/launch.md."},
   {"comm.backend", choice, "auto", "", "`local`: threads of one process; `auto`: mpi under mpirun and for `-n`, gloo under torchrun, nccl where ranks compute on GPUs.", false, kUnbounded, kBackendChoices.data()},
   {"comm.timeout_s", number, "600", "s", "A call that waits longer than this for other ranks is given up.", false, 0.001, "", 1e9},
@@ -124,6 +127,9 @@ constexpr Key kKeys[] = {
   {"checkpoint.no_save", boolean, "false", "", "Saves nothing."},
   {"checkpoint.save_last", boolean, "true", "", "Keeps `last` pointing to the newest checkpoint."},
   {"checkpoint.save_best", boolean, "true", "", "Keeps `best` pointing to the one with the least validation loss."},
+  {"checkpoint.symlink_best_and_last", boolean, "true", "", "Whether they are links; else copies, for file systems without links."},
+  {"checkpoint.async", boolean, "false", "", "Writes from a copy in memory while training goes on. The copy takes as much memory as the states that a rank keeps."},
+  {"checkpoint.grace_s", integer, "", "s", "How long a run may take to end after SIGTERM, as the system that sends it says. It saves after the step that it is in; where time runs out before, it ends as it is and names the newest checkpoint.", false, 1, "", 1e6},
   {"checkpoint.every_n_train_steps", integer, "", "steps", "Saves each n steps; excludes every_n_epochs.", false, 1},
   {"checkpoint.every_n_epochs", integer, "", "epochs", "Saves each n epochs; 1 if neither is given.", false, 1},
   {"checkpoint.save_type", choice, "sharded", "", "Who writes what: `sharded` and `deduped`: each rank its slices, every slice once; `merged`: rank 0 whole tensors.", false, kUnbounded, "sharded deduped merged"},

@@ -81,6 +81,29 @@ describe('a run that was killed', function()
     assert.is_true(n > 400)
     assert.equal(plain:sub(1, n), moving:sub(1, n))
   end)
+
+  it('goes on with fewer scale units when told so, with the same steps', function()
+    local whole = 'compute_config.runtime_ngpus=4 elastic.min_units=2 micro_batch_size=1 '
+    run(4, 'units', whole, 0)
+    run(4, 'fewer', whole .. 'stop_after_steps=9', 0)
+    local said = run(2, 'fewer', whole .. 'checkpoint.resume_from=last', 0)
+    assert.matches('2 of 4 scale units: each takes 4 micro%-batches of a step instead of 2', said)
+    assert.same(samples('units', 4), samples('fewer', 4))
+    local want, got = runs.rows 'units', runs.rows 'fewer'
+    assert.equal(20, #got)
+    for i, row in ipairs(want) do
+      assert.is_true(math.abs(row.train_loss - got[i].train_loss) <= 1e-5)
+      assert.equal(row.lr, got[i].lr)
+    end
+    said = run(1, 'fewer', whole .. 'checkpoint.resume_from=last', 2)
+    assert.matches('%[trainer.elastic%] the run has 1 of 4 ranks; expected 2 or more scale units '
+      .. '%(elastic.min_units%) of 1 rank%(s%) each\n[^\n]*hint: start 2 ranks or more\n', said)
+    said = run(3, 'fewer', whole, 2)
+    assert.matches('a step has 8 micro%-batches, which 3 scale units cannot share evenly\n[^\n]*'
+      .. 'hint: start as many ranks as make 2, 4 scale units', said)
+    said = run(2, 'fewer', 'elastic.min_units=1', 2)
+    assert.matches('elastic.min_units is set, but compute_config.runtime_ngpus is not', said)
+  end)
 end)
 
 describe('a worker', function()

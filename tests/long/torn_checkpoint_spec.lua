@@ -1,6 +1,6 @@
--- Two ranks save after every step and all their processes are killed at once, at many moments: the
--- newest checkpoint is whole, and newer than the one before. Rounds: NNSCALER_TEST_KILLS, 1000
--- unless set.
+-- Two ranks save after every step, in turn before the next one and beside it, and all their
+-- processes are killed at once, at many moments: the newest checkpoint is whole, and newer than the
+-- one before. Rounds: NNSCALER_TEST_KILLS, 1000 unless set.
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
 local shell = require 'tests.cli.support.shell'
@@ -10,7 +10,7 @@ local runs = training.new 'tests/cli/jobs/resume.lua'
 
 -- Starts the run, waits until it trains, and a little more; then kills all of it.
 local script = [[
-setsid '%s' %s > %s/log 2>&1 &
+setsid '%s' %s $2 > %s/log 2>&1 &
 for i in $(seq 600); do sleep 0.1; grep -q 'Training\.\.\.' %s/log && break; done
 sleep 0.$1
 kill -9 $(pgrep -f 'save_dir=%s ') 2>/dev/null
@@ -27,7 +27,8 @@ describe('checkpoints that ranks write together', function()
       .. 'checkpoint.keep_last_n_checkpoints=1 checkpoint.resume_from=last -n 2'), runs.folder,
       runs.folder, dir, dir))
     for round = 1, tonumber(os.getenv 'NNSCALER_TEST_KILLS' or 1000) do
-      shell.run(('sh %s/round.sh %03d'):format(runs.folder, 100 + round * 137 % 700))
+      shell.run(('sh %s/round.sh %03d checkpoint.async=%s'):format(runs.folder,
+        100 + round * 137 % 700, tostring(round % 2 == 0)))
       local saved = checkpoint.open(checkpoint.resolve('last', dir))
       saved:check()
       assert.equal(saved.step, saved.state.step)

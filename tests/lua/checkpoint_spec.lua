@@ -181,19 +181,59 @@ describe('a checkpoint', function()
     assert.same({ '0000-0002', '0000-0005', '0000-0006' }, names)
   end)
 
-  it('is written in the background from a copy', function()
+  it('is pointed to by copies where links are not wanted', function()
     local dir = fresh()
-    local c = contents(1, { background = true })
-    checkpoint.save(dir, c)
-    c.weights[1].data:zero_()
-    checkpoint.wait()
-    local target = weights()
-    checkpoint.load('last', { save_dir = dir, weights = target })
-    assert.same(weights(1)[1].data:tolist(), target[1].data:tolist())
-    base.file_write(root .. '/blocked', '')
-    checkpoint.save(root .. '/blocked', contents(2, { background = true }))
-    assert.matches('%[checkpoint.save%] cannot make the folder', refusal(checkpoint.wait))
-    checkpoint.wait()
+    local function save(step, copies)
+      checkpoint.save(dir, contents(step, { copy_pointers = copies }))
+      assert.equal(step, checkpoint.load('last', { save_dir = dir }).step)
+      assert.same({ 'last' }, { unpack(base.list_folder(dir), step + 1) })
+    end
+    save(1, true)
+    save(2, true)
+    local where = C.real_path(dir)
+    assert.equal(where .. '/last', checkpoint.resolve('last', dir))
+    save(3, false) -- a link in the place of a copy
+    assert.equal(where .. '/0000-0003', checkpoint.resolve('last', dir))
+    save(4, true) -- and a copy in that of a link
+    checkpoint.open(dir .. '/last'):check()
+  end)
+end)
+
+describe('a snapshot', function()
+  local function piece(value)
+    return { file = 'model.safetensors', parameter = 'w', data = T.full({ 1000, 1000 }, value) }
+  end
+
+  it('is written while its tensors change', function()
+    local dir, snapshot = fresh(), C.snapshot()
+    base.make_folder(dir)
+    for value = 1, 3 do -- in the same memory each time
+      local before = piece(value)
+      local task = snapshot:write(dir, { before })
+      before.data:zero_()
+      local told = base.json_decode(task:result())
+      assert.is_true(task:done())
+      local file = C.read_safetensors(dir .. '/model.safetensors')
+      assert.equal(file:checksum 'w', told[1].part.checksum)
+      assert.is_true(file:read('w'):equal(T.full({ 1000, 1000 }, value)))
+    end
+  end)
+
+  it('says what went wrong when it is asked', function()
+    local task = C.snapshot():write(root .. '/nowhere', { piece(1) })
+    local message, err = refusal(task.result, task)
+    assert.matches("%[checkpoint.save%] cannot write '.*nowhere/model.safetensors'", message)
+    assert.equal('state', err.kind)
+  end)
+
+  it('leaves nothing behind when nobody asks for it', function()
+    local dir = fresh()
+    local draft = C.draft(dir, 0, 1)
+    local task = C.snapshot():write(draft:folder(), { piece(1) })
+    task:result()
+    task = draft:finish { save_dir = dir, pointers = { 'last' }, written = { '[{' } }
+    assert.is_false((pcall(task.result, task)))
+    assert.same({}, base.list_folder(dir))
   end)
 end)
 
@@ -378,11 +418,12 @@ describe('a save that fails', function()
       if #checkpoint.list '%s' > 0 then
         step = checkpoint.load('last', { save_dir = '%s' }).step
       end
-      print 'ready'
+      local first = step + 1
       while true do
         step = step + 1
         checkpoint.save('%s', { epoch = 0, step = step, keep = 1, state = { step = step },
           weights = { { name = 'w', data = T.full({ 300 }, step) } } })
+        if step == first then print 'ready' end
       end
     ]]):format(dir, dir, dir))
     for round = 1, tonumber(os.getenv 'NNSCALER_TEST_KILLS' or 8) do

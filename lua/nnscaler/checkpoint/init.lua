@@ -13,8 +13,6 @@ local state = require 'nnscaler.checkpoint.state'
 
 local M = { open = read.open }
 
-local writer
-
 ---@class nnscaler.checkpoint.Contents
 ---@field epoch integer
 ---@field step integer
@@ -24,10 +22,13 @@ local writer
 ---@field aliases? table[] { alias =, name = } of tied parameters (lists of two do too)
 ---@field state? table plain data
 ---@field pointers? string[] links that move to it; default { 'last' }
+---@field copy_pointers? boolean whether they are copies, for file systems without links
 ---@field keep? integer number of checkpoints to keep
----@field background? boolean write on a thread, from a copy
 
-local function pieces_of(contents)
+--- Pieces of files of whole tensors.
+---@param contents { weights: table[], optimizer?: table[] }
+---@return nnscaler.CheckpointPiece[]
+function M.pieces(contents)
   local out = {}
   for _, w in ipairs(contents.weights) do
     if w.persistent ~= false then
@@ -54,7 +55,7 @@ function M.request(contents)
   return {
     save_dir = contents.save_dir, epoch = contents.epoch, step = contents.step, aliases = aliases,
     state = state.encode(contents.state or {}), pointers = contents.pointers or { 'last' },
-    keep = contents.keep,
+    copy_pointers = contents.copy_pointers, keep = contents.keep,
   }
 end
 
@@ -74,21 +75,14 @@ end
 ---@param contents nnscaler.checkpoint.Contents
 ---@return string path
 function M.save(save_dir, contents)
-  writer = writer or C.writer()
   local request = M.request(contents)
-  request.save_dir, request.pieces = save_dir, pieces_of(contents)
-  request.background = contents.background
-  local ok, result = pcall(writer.save, writer, request)
+  request.save_dir, request.pieces = save_dir, M.pieces(contents)
+  local ok, result = pcall(C.save, request)
   if ok then return result end
   if type(result) == 'table' and result.kind == 'state' then
     result.hint = M.newest_hint(save_dir)
   end
   error(result, 0)
-end
-
---- Waits until a checkpoint that is written in the background is durable; raises what went wrong.
-function M.wait()
-  if writer then writer:wait() end
 end
 
 --- Lets a link (`best`) name a checkpoint that is already saved.

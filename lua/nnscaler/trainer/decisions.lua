@@ -2,6 +2,7 @@
 --- reduction says whether to stop, save or evaluate, and before an update whether to leave it out.
 local process = require 'nnscaler._C.process'
 local ranks = require 'nnscaler.ranks'
+local saver = require 'nnscaler.trainer.saver'
 
 local M = {}
 
@@ -21,19 +22,21 @@ local function agree_reason(t)
 end
 
 --- Takes over what any rank has decided since the last call: t.signal, t.stop_reason, and
---- t.asked.save and t.asked.evaluate. A collective.
+--- t.asked.save and t.asked.evaluate; goes on with a save that no rank is busy with. A collective.
 ---@param t nnscaler.Trainer
 function M.agree(t)
-  local signal, asked = process.pending_signal(), t.asked
-  if not t.sharing then
-    t.signal = t.signal or signal
-    return
+  local signal, asked, busy = process.pending_signal(), t.asked, saver.busy(t)
+  if t.sharing then
+    local own = { signal or 0, t.stop_reason and 1 or 0, asked.save and 1 or 0,
+      asked.evaluate and 1 or 0 }
+    if t.saving then own[5] = busy and 1 or 0 end
+    local any = t.sharing:over_all(own, 'max')
+    signal = any[1] > 0 and any[1] or nil
+    if any[2] > 0 then agree_reason(t) end
+    asked.save, asked.evaluate, busy = any[3] > 0, any[4] > 0, t.saving and any[5] > 0
   end
-  local any = t.sharing:over_all({ signal or 0, t.stop_reason and 1 or 0, asked.save and 1 or 0,
-    asked.evaluate and 1 or 0 }, 'max')
-  if any[1] > 0 then t.signal = t.signal or any[1] end
-  if any[2] > 0 then agree_reason(t) end
-  asked.save, asked.evaluate = any[3] > 0, any[4] > 0
+  t.signal = t.signal or signal
+  if not busy then saver.poll(t) end
 end
 
 --- Whether the update of this step is left out. A collective, where hooks may say so.

@@ -12,6 +12,7 @@ local plot = require 'nnscaler.plot'
 local process = require 'nnscaler._C.process'
 local ranks = require 'nnscaler.ranks'
 local save_dir = require 'nnscaler.trainer.save_dir'
+local saver = require 'nnscaler.trainer.saver'
 local setup = require 'nnscaler.trainer.setup'
 
 local M = {}
@@ -124,6 +125,9 @@ end
 local function finalize(t)
   process.unwatch_signals()
   if t.progress then t.progress:clear() end
+  -- What ends a run by an error leaves a checkpoint under way to a run of one rank; others cannot
+  -- count on each other then.
+  if not t.sharing then saver.wait(t) end
   save_dir.release(t)
   for _, logger in ipairs(t.loggers) do logger:finalize() end
   t.hooks:fire('on_finalize', t)
@@ -137,6 +141,7 @@ function Trainer:run()
   local ok, err = xpcall(function()
     setup.run(self)
     process.watch_signals()
+    saver.limit_end(self)
     reason = loop.run(self)
     draw_curve(self)
   end, with_traceback)

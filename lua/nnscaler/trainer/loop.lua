@@ -47,7 +47,7 @@ local function evaluate_and_save(t, epoch_ended, last)
   asked.save, asked.evaluate = false, false
   -- Who sends a signal waits for the end: save at once.
   if due and not t.signal and t.validated_step ~= t.step and t.step > 0 then evaluate.run(t) end
-  if save then saver.save(t) end
+  if save then saver.save(t, last) end
   return due or save
 end
 
@@ -102,6 +102,7 @@ function M.run(t)
     reason, new_epoch = after_step(t, step.run(t))
   end
   if t.profile then t.profile:close(t) end
+  saver.wait(t)
   if t.test_loader and not t.signal and t.step > 0 then evaluate.test(t) end
   t.hooks:fire('on_train_end', t)
   tell_overlap(t)

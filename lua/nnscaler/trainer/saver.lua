@@ -2,13 +2,12 @@
 --- Position in the data, schedule and random numbers are functions of the step, so the step is
 --- enough for them.
 local batches = require 'nnscaler.trainer.batches'
-local checkpoint = require 'nnscaler.checkpoint'
 local format = require 'nnscaler.format'
 local launch = require 'nnscaler._C.launch'
 local paths = require 'nnscaler._C.checkpoint'
+local process = require 'nnscaler._C.process'
 local resume = require 'nnscaler.trainer.resume'
-local shapes = require 'nnscaler.checkpoint.shapes'
-local shared_saver = require 'nnscaler.trainer.shared_saver'
+local saving = require 'nnscaler.trainer.saving'
 
 local M = {}
 
@@ -29,19 +28,52 @@ local function vocabulary(t)
   return type(dataset) == 'table' and dataset.vocabulary and dataset:vocabulary() or nil
 end
 
--- Rank 0 writes whole tensors.
-local function save_whole(t, contents, own)
-  contents.weights = shapes.to_file(t.model, t.store:weights())
-  contents.optimizer = shapes.to_file(t.model, t.store:optimizer(own).tensors)
-  if t.rank == 0 then t.last_checkpoint = checkpoint.save(contents.save_dir, contents) end
-  if t.sharing then t.sharing:barrier() end
+--- Tells the process how long it has to end after SIGTERM, and what to say when it takes longer.
+---@param t nnscaler.Trainer
+function M.limit_end(t)
+  local seconds, newest = t.args.checkpoint.grace_s, t.last_checkpoint
+  if not seconds then return end
+  local text = ('error: [trainer.grace] the run did not end within checkpoint.grace_s = %d s of '
+    .. 'SIGTERM; it ends now, and nothing is saved of the steps since %s\n'):format(seconds, newest
+    and 'checkpoint ' .. newest or 'its start')
+  process.limit_end(seconds, t.rank == 0 and text or '')
 end
 
---- Saves the state after t.step steps.
+-- Takes the save under way one step further; it is over where that fails, too.
+local function go_on(t)
+  local under_way = t.saving
+  t.saving = nil
+  if not under_way:go_on() then
+    t.saving = under_way
+  else
+    M.limit_end(t)
+  end
+end
+
+--- Whether this rank still writes a checkpoint beside training.
 ---@param t nnscaler.Trainer
-function M.save(t)
-  local options, loss = t.args.checkpoint, quality(t)
+---@return boolean
+function M.busy(t) return t.saving ~= nil and not t.saving:done() end
+
+--- Goes on with a save beside training when no rank is busy with it. A collective.
+---@param t nnscaler.Trainer
+function M.poll(t)
+  if t.saving then go_on(t) end
+end
+
+--- Waits until the checkpoint that is written beside training is there. A collective.
+---@param t nnscaler.Trainer
+function M.wait(t)
+  while t.saving do go_on(t) end
+end
+
+--- Saves the state after t.step steps, with checkpoint.async beside the steps that follow.
+---@param t nnscaler.Trainer
+---@param last boolean whether none follow
+function M.save(t, last)
   launch.at_phase 'save'
+  M.wait(t)
+  local options, loss = t.args.checkpoint, quality(t)
   local shown = loss or t.train_loss
   t:say('info', 'Saving checkpoint after %d steps with loss=%s.', t.step, format.short(shown))
   local epoch = batches.last_epoch(t)
@@ -64,6 +96,7 @@ function M.save(t)
   local contents = {
     save_dir = options.save_dir, epoch = epoch, step = t.step, aliases = t.model:tied_names(),
     pointers = pointers, keep = options.keep_last_n_checkpoints,
+    copy_pointers = options.symlink_best_and_last == false,
     state = {
       step = t.step, seed = t.seed, position = resume.position(t), best_loss = t.best_loss,
       train_loss = t.train_loss, val_loss = t.val_loss, history = t.history:state(),
@@ -76,11 +109,9 @@ function M.save(t)
   contents.user = user
   t.hooks:fire('on_save_checkpoint', t, contents)
   if contents.user ~= user then contents.state.user = contents.user end
-  if t.sharing and options.save_type ~= 'merged' then
-    if not shared_saver.save(t, contents, own) then save_whole(t, contents, own) end
-  else
-    save_whole(t, contents, own)
-  end
+  local beside = options.async == true and not last
+  t.saving = saving.begin(t, contents, own, beside)
+  if not beside then M.wait(t) end
   t.saved_step = t.step
 end
 

@@ -4,6 +4,7 @@ local batches = require 'nnscaler.trainer.batches'
 local component = require 'nnscaler.trainer.component'
 local device_map = require 'nnscaler.trainer.device_map'
 local door = require 'nnscaler._C.tensor'
+local elastic = require 'nnscaler.trainer.elastic'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.format'
 local history = require 'nnscaler.trainer.history'
@@ -202,6 +203,7 @@ function M.build(t)
   if job.init_env_fn then job.init_env_fn(t) end
   profile.prepare(job)
   policies.check(job.pas_policy or 'dp', job.pas_config)
+  elastic.fit(job, ranks.world_size())
   t.sharing = sharing.new(parts.sized(job))
   if t.sharing then
     t.rank, t.world_size = t.sharing.rank, t.sharing.size

@@ -10,6 +10,7 @@ local process = require 'nnscaler._C.process'
 local profile = require 'nnscaler.runtime.profile'
 local ranks = require 'nnscaler.ranks'
 local reduction = require 'nnscaler.trainer.reduction'
+local saver = require 'nnscaler.trainer.saver'
 local sorted = require 'nnscaler.sorted'
 
 local M = {}
@@ -29,6 +30,7 @@ local function ranks_with_nan(result)
 end
 
 local function stop_on_nan(t, what, value, result)
+  saver.wait(t)
   local good = t.last_checkpoint
   local where = t.sharing and ranks_with_nan(result) or {}
   local message = ('%s is %s at step %d (epoch %d)%s; expected a finite number; last good '

@@ -8,7 +8,9 @@ local nn = require 'nnscaler.nn'
 
 local p = nnscaler.params {
   ids = { '', 'files for the ids of the samples of each step, one a unit' },
-  at = { 0, 'this process ends without a word after this step' },
+  at = { 0, 'this process gets a signal after this step' },
+  signal = { 'KILL', 'which' },
+  slow = { 0, 'seconds that pass after it' },
   once = { '', 'file that says that the process has ended so before' },
   broken = { -1, 'sample that cannot be read' },
 }
@@ -59,7 +61,7 @@ return {
         if io.open(p.once) then return end
         io.open(p.once, 'w'):close()
       end
-      os.execute 'kill -KILL $PPID'
+      os.execute(('kill -%s $PPID; exec sleep %d >/dev/null 2>&1'):format(p.signal, p.slow))
     end,
   },
 }
