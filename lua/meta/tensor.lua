@@ -77,6 +77,17 @@ function C.live() end
 ---@return integer peak bytes since the start or the last reset
 function C.memory(reset) end
 
+--- Memory of the host that states rest in beside that of the device (compute_config.zero_offload).
+---@param reset? boolean whether the peak starts again from what is live
+---@return integer live bytes
+---@return integer peak bytes since the start or the last reset
+function C.host_memory(reset) end
+
+--- A contiguous copy there.
+---@param x nnscaler.Tensor
+---@return nnscaler.Tensor
+function C.host_copy(x) end
+
 --- Drops what tensors hold at once; using them afterwards is an error. nil is skipped.
 ---@param ... nnscaler.Tensor|nil
 function C.release(...) end

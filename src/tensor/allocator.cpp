@@ -7,7 +7,6 @@
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <mutex>
@@ -23,7 +22,7 @@ constexpr int kLinear = 16, kSteps = 8;  // classes of one unit each, then 8 a p
 constexpr int kClasses = kLinear + kSteps * 10 + 1;
 constexpr int kNoClass = -1;
 
-std::atomic<int64_t> g_live{0}, g_peak{0};
+Counter g_count;
 
 struct alignas(kUnit) Header {
   size_t asked = 0;
@@ -65,17 +64,10 @@ struct Drain {
 };
 thread_local Drain t_drain;
 
-void count(int64_t bytes) noexcept {
-  const int64_t live = g_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  int64_t peak = g_peak.load(std::memory_order_relaxed);
-  while (live > peak && !g_peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
-  }
-}
-
 void give_back(void* data) {
   if (data == nullptr) return;
   Header* header = static_cast<Header*>(data) - 1;
-  count(-static_cast<int64_t>(header->asked));
+  g_count.add(-static_cast<int64_t>(header->asked));
   Cache& cache = t_cache;
   if (header->size_class == kNoClass || cache.closed) return c10::free_cpu(header);
   const size_t bytes = class_of(header->asked).bytes;
@@ -114,7 +106,7 @@ class Allocator final : public c10::Allocator {
     if (header == nullptr) header = new (c10::alloc_cpu(fit.bytes + sizeof(Header))) Header;
     header->asked = size;
     header->size_class = fit.index;
-    count(static_cast<int64_t>(size));
+    g_count.add(static_cast<int64_t>(size));
     return header;
   }
 };
@@ -128,11 +120,11 @@ void install_allocator() {
 }
 
 MemoryCount cpu_memory() noexcept {
-  return {g_live.load(std::memory_order_relaxed), g_peak.load(std::memory_order_relaxed)};
+  return g_count.value();
 }
 
 void reset_peak() noexcept {
-  g_peak.store(g_live.load());
+  g_count.reset_peak();
 }
 
 }  // namespace nns::tensor

@@ -14,6 +14,7 @@ local loaders = require 'nnscaler.trainer.loaders'
 local loggers = require 'nnscaler.loggers'
 local loss_scale = require 'nnscaler.trainer.loss_scale'
 local mixed = require 'nnscaler.library.mixed'
+local offload = require 'nnscaler.trainer.offload'
 local optim = require 'nnscaler.optim'
 local parts = require 'nnscaler.trainer.parts'
 local policies = require 'nnscaler.policies'
@@ -182,6 +183,7 @@ function M.parts(t, units)
   local job = t.args
   local accumulation = batches.accumulation(job, units)
   check_precision(job)
+  offload.check(job)
   t.model = parts.of(job) and parts.make(job, M.model, M.dtype(job)) or M.model(job)
   local made = loaders.new(job, units)
   t.train_loader, t.val_loader, t.test_loader = made.train, made.val, made.test
@@ -227,6 +229,7 @@ function M.run(t)
   else
     t.optimizer = optim.new(job.optimizer, t.engine:optimized())
     if t.sharing then slots.check_parts(t.optimizer, t.engine:slices()) end
+    offload.prepare(t)
     t.update = t.engine:step_of(t.optimizer)
     t.store = store.of_engine(t.model, t.engine, t.sharing)
   end
