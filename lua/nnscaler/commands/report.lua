@@ -31,7 +31,7 @@ function M.new(micro_batches, optimizer, names, on_host)
 end
 
 -- Memory of a program, with what the optimizer will keep of the parameters of the model; `host`:
--- what of it rests there, and is not in the total of the device.
+-- what rests there, states and activations, and is not in the total of the device.
 local function memory_of(optimizer, program, rank, names, on_host)
   local memory, parameters, kept = program:memory((program:schedule())), {}, {}
   for _, leaf in ipairs(program:parameters()) do
@@ -42,9 +42,10 @@ local function memory_of(optimizer, program, rank, names, on_host)
     parameters[i] = { name = name, data = kept[name], requires_grad = kept[name] ~= nil }
   end
   memory.optimizer = slots.bytes(optim.new(optimizer, parameters))
-  memory.host = (on_host.slots and memory.optimizer or 0)
+  local states = (on_host.slots and memory.optimizer or 0)
     + (on_host.gradients and memory.gradients or 0)
-  memory.total = memory.total + memory.optimizer - memory.host
+  memory.host = memory.host + states
+  memory.total = memory.total + memory.optimizer - states
   return memory
 end
 
@@ -83,7 +84,8 @@ end
 
 --- Prints a line a rank.
 function Report:print()
-  local offloads = self.on_host.slots
+  local offloads = false
+  for _, row in ipairs(self.rows) do offloads = offloads or row.memory.host > 0 end
   print(('%6s %12s %12s %12s %12s %9s %12s %12s%s'):format('rank', 'weights', 'gradients',
     'optimizer', 'saved', 'in flight', 'peak', 'total', offloads and '      on host' or ''))
   for _, row in ipairs(self.rows) do
@@ -93,7 +95,9 @@ function Report:print()
       units.bytes(m.peak), units.bytes(m.total),
       offloads and (' %12s'):format(units.bytes(m.host)) or ''))
   end
-  if offloads then print 'on host: gradients and optimizer that rest there, not in the total' end
+  if offloads then
+    print 'on host: gradients, optimizer and activations that rest there, not in the total'
+  end
   print 'saved: kept by one micro-batch of a stage between forward and backward'
   print 'in flight: micro-batches of a stage that wait for backward; peak: activations of all'
   for _, row in ipairs(self.rows) do print(('rank %d: %s'):format(row.rank, row.communication)) end

@@ -1,6 +1,7 @@
 --- Collectives as generated programs call them. Every call returns a new tensor; a group is the
 --- list of its global ranks, ascending.
 local C = require 'nnscaler._C.comm'
+local door = require 'nnscaler._C.tensor'
 local release = require('nnscaler._C.runtime').release
 local tensor = require 'nnscaler.tensor'
 
@@ -54,6 +55,17 @@ end
 ---@param ranks integer[]
 ---@return nnscaler.Tensor
 function M.all_gather(x, dim, whole, ranks) return M.group(ranks):all_gather(x, dim, whole) end
+
+---Keeps what backward reads in memory of the host, laid out as it is.
+---@param x nnscaler.Tensor
+---@return nnscaler.Tensor
+function M.to_host(x) return door.to_host(x) end
+
+---Brings it back.
+---@param x nnscaler.Tensor
+---@param device string
+---@return nnscaler.Tensor
+function M.from_host(x, device) return door.from_host(x, device) end
 
 ---Begins an all_gather of the same arguments, which ends it.
 ---@param x nnscaler.Tensor
