@@ -106,10 +106,12 @@ int supervise(const Supervision& what) {
   const pid_t child = start(what, hub.endpoint());
   int relayed = 0;
   double alone_since = 0;
+  bool cut_short = false;  // mpirun, after its ranks have ended
   while (true) {
     hub.step(0.05);
     for (; relayed < g_signals; ++relayed) hub.signal(g_signal);
     if (const auto code = ended(child)) {
+      if (cut_short && !hub.verdict()) return g_signals > 0 ? 128 + g_signal : 0;
       // What the ranks said last is still in their connections.
       if (*code != 0 && !hub.verdict())
         hub.declare(-1, fmt::format("mpirun ended with exit code {}", *code), *code);
@@ -118,7 +120,10 @@ int supervise(const Supervision& what) {
     }
     if (!hub.finished()) continue;
     if (alone_since == 0) alone_since = seconds();
-    if (seconds() - alone_since > kMpirunEnds) kill(-child, SIGKILL);
+    if (seconds() - alone_since > kMpirunEnds) {
+      cut_short = true;
+      kill(-child, SIGKILL);
+    }
   }
 }
 

@@ -50,6 +50,17 @@ describe('ranks as processes', function()
     assert.equal('file', base.file_exists(folder .. '/voice.gen/GPT/gencode1.lua'))
   end)
 
+  it('are done when all have said so, also where mpirun does not end', function()
+    local path = folder .. '/late'
+    base.make_folder(path)
+    base.file_write(path .. '/mpirun', '#!/bin/sh\nPATH=${PATH#*:}\nmpirun "$@"\nexec sleep 60\n')
+    local began = base.clock()
+    local said, failed = shell.nnscaler(arguments('late', 'max_train_steps=1 -n 2'),
+      ("chmod +x '%s/mpirun'; PATH='%s':$PATH"):format(path, path))
+    assert.equal(0, failed, said)
+    assert.is_true(base.clock() - began < 50)
+  end)
+
   it('say how much of the sums of gradients went on beside backward', function()
     -- Backward is long beside the time by which a rank may come late to a sum.
     local changes = 'pas_policy=dp stop_after_steps=5 layers=4 width=64 block=64 '
