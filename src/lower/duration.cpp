@@ -40,7 +40,7 @@ double communicate(const Program& program, const Instr& instr, Communication kin
         moved_elements(moves, type.shape.size(), program.rank) * size_of(type.dtype), messages,
         across, links);
   }
-  const auto& group = argument<Shape>(instr, "group");
+  const Shape& group = ranks_of(instr);
   const int slot = kind == Communication::all_gather ? instr.outs.at(0) : reads(instr).at(0);
   const TensorType& type = program.slot(slot).type;
   return cost::collective_seconds(kind, numel(type.shape), size_of(type.dtype),
