@@ -4,11 +4,8 @@
 #include "bind/bind.h"
 #include "bind/program.h"
 #include "codegen/lua.h"
-#include "lower/call_key.h"
-#include "lower/duration.h"
 #include "lower/gradients.h"
 #include "lower/program_json.h"
-#include "lower/uses.h"
 #include "operators/record.h"
 #include "script/state.h"
 
@@ -21,9 +18,6 @@ using script::push_string;
 using Handle = std::shared_ptr<const Lowered>;
 constexpr const char* kProgramType = "nnscaler.Program";
 
-const Lowered& check_program(lua_State* L) {
-  return *script::check_object<Handle>(L, 1, kProgramType);
-}
 const lower::Program& program(lua_State* L) {
   return check_program(L).program;
 }
@@ -321,11 +315,6 @@ int step_alone(lua_State* L) {
   return 1;
 }
 
-int traffic(lua_State* L) {
-  push_traffic(L, lower::traffic(program(L)));
-  return 1;
-}
-
 void push_names(lua_State* L, const std::vector<std::pair<std::string, int>>& list) {
   lua_createtable(L, static_cast<int>(list.size()), 0);
   for (size_t i = 0; i < list.size(); ++i) {
@@ -341,47 +330,6 @@ int seeds(lua_State* L) {
 }
 int input_gradients(lua_State* L) {
   push_names(L, program(L).input_gradients);
-  return 1;
-}
-
-// What each segment calls, in the order in which its function calls it: { name =, { call =, op =,
-// flops =, bytes =, largest =, dtype =, communicates = }, … }.
-int call_costs(lua_State* L) {
-  const lower::Program& p = program(L);
-  const lower::Storage storage(p);
-  lua_createtable(L, static_cast<int>(p.segments.size()), 0);
-  for (size_t i = 0; i < p.segments.size(); ++i) {
-    const lower::Segment& segment = p.segments[i];
-    lua_createtable(L, static_cast<int>(segment.instrs.size()), 1);
-    push_string(L, segment.name);
-    lua_setfield(L, -2, "name");
-    int n = 0;
-    for (const lower::Instr& instr : segment.instrs) {
-      if (instr.kind != lower::InstrKind::call && instr.kind != lower::InstrKind::accumulate)
-        continue;
-      const lower::Work work = lower::work_of(p, storage, segment.kind, instr);
-      lua_createtable(L, 0, 7);
-      push_string(L, lower::call_key(p, storage, instr));
-      lua_setfield(L, -2, "call");
-      push_string(L, instr.kind == lower::InstrKind::call ? instr.op : "accumulate");
-      lua_setfield(L, -2, "op");
-      for (const auto& [key, value] : {std::pair("flops", work.flops),
-                                       {"bytes", static_cast<double>(work.bytes)},
-                                       {"largest", static_cast<double>(work.largest)}}) {
-        lua_pushnumber(L, value);
-        lua_setfield(L, -2, key);
-      }
-      push_string(L, name_of(work.dtype));
-      lua_setfield(L, -2, "dtype");
-      const operators::Communication kind = lower::communication_of(instr);
-      lua_pushboolean(L, instr.kind == lower::InstrKind::call &&
-                             kind != operators::Communication::none &&
-                             kind != operators::Communication::value_chunk);
-      lua_setfield(L, -2, "communicates");
-      lua_rawseti(L, -2, ++n);
-    }
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
   return 1;
 }
 
@@ -409,26 +357,6 @@ int lines(lua_State* L) {
     push_string(L, list[i]);
     lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
-  return 1;
-}
-
-// (program [, order = list of { kind, stage }]) → bytes { parameters, gradients, buffers,
-// constants, saved, peak, total } and in_flight, the most micro-batches at one time, while the rank
-// runs its parts in this order; by default those of one micro-batch.
-int memory(lua_State* L) {
-  std::vector<lower::Action> order;
-  if (!lua_isnoneornil(L, 2)) {
-    luaL_checktype(L, 2, LUA_TTABLE);
-    for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
-      lua_rawgeti(L, 2, i);
-      const int at = lua_gettop(L);
-      order.push_back({script::field_string(L, at, "kind", "F").at(0),
-                       static_cast<int>(script::field_int(L, at, "stage", 0)),
-                       static_cast<int>(script::field_int(L, at, "micro", 0))});
-      lua_pop(L, 1);
-    }
-  }
-  push_memory(L, lower::memory(program(L), order));
   return 1;
 }
 
@@ -471,11 +399,11 @@ int open(lua_State* L) {
                              {"parameters", guarded<parameters>},
                              {"buffers", guarded<buffers>},
                              {"sets", guarded<sets>},
-                             {"traffic", guarded<traffic>},
+                             {"traffic", guarded<program_traffic>},
                              {"inputs", guarded<inputs>},
                              {"segments", guarded<segments>},
                              {"calls", guarded<calls>},
-                             {"call_costs", guarded<call_costs>},
+                             {"call_costs", guarded<program_call_costs>},
                              {"schedule", guarded<schedule>},
                              {"adapters", guarded<adapters>},
                              {"groups", guarded<groups>},
@@ -483,7 +411,7 @@ int open(lua_State* L) {
                              {"seeds", guarded<seeds>},
                              {"input_gradients", guarded<input_gradients>},
                              {"fallbacks", guarded<fallbacks>},
-                             {"memory", guarded<memory>},
+                             {"memory", guarded<program_memory>},
                              {"notes", guarded<lines<&Lowered::notes>>},
                              {"warnings", guarded<lines<&Lowered::warnings>>}});
   lua_newtable(L);
@@ -497,44 +425,11 @@ int open(lua_State* L) {
 
 }  // namespace
 
+const Lowered& check_program(lua_State* L) {
+  return *script::check_object<Handle>(L, 1, kProgramType);
+}
 void push_program(lua_State* L, Lowered lowered) {
   script::push_object<Handle>(L, kProgramType, std::make_shared<const Lowered>(std::move(lowered)));
-}
-
-void push_traffic(lua_State* L, const std::vector<lower::Traffic>& list) {
-  lua_createtable(L, static_cast<int>(list.size()), 0);
-  for (size_t i = 0; i < list.size(); ++i) {
-    lua_createtable(L, 0, 6);
-    push_string(L, list[i].segment);
-    lua_setfield(L, -2, "segment");
-    push_string(L, list[i].op);
-    lua_setfield(L, -2, "op");
-    const std::pair<const char*, int64_t> numbers[] = {
-        {"ranks", list[i].ranks}, {"calls", list[i].calls}, {"bytes", list[i].bytes}};
-    for (const auto& [key, value] : numbers) {
-      lua_pushnumber(L, static_cast<double>(value));
-      lua_setfield(L, -2, key);
-    }
-    lua_pushboolean(L, list[i].weights);
-    lua_setfield(L, -2, "weights");
-    lua_rawseti(L, -2, static_cast<int>(i + 1));
-  }
-}
-
-void push_memory(lua_State* L, const lower::Memory& m) {
-  lua_createtable(L, 0, 8);
-  lua_pushinteger(L, m.in_flight);
-  lua_setfield(L, -2, "in_flight");
-  for (const auto& [name, bytes] : {std::pair{"parameters", m.parameters},
-                                    {"gradients", m.gradients},
-                                    {"buffers", m.buffers},
-                                    {"constants", m.constants},
-                                    {"saved", m.saved},
-                                    {"peak", m.peak},
-                                    {"total", m.total()}}) {
-    lua_pushnumber(L, static_cast<double>(bytes));
-    lua_setfield(L, -2, name);
-  }
 }
 
 void open_lower(lua_State* L) {

@@ -61,6 +61,20 @@ describe('nnscaler profile', function()
     end
   end)
 
+  it('is told beside what a run takes, per stage', function()
+    local out, code = with_cache('run recipes/quickstart.lua -n 2 pas_policy=pp '
+      .. 'compute_config.plan_ngpus=2 max_train_steps=20 checkpoint.no_save=true '
+      .. 'gen_savedir=' .. folder .. '/gen')
+    assert.equal(0, code, out)
+    assert.matches('Predicted for measured %(.+%)'
+      .. ' and measured over 18 steps: a step [%d.e-]+ s and '
+      .. '[%d.e-]+ s %([+-][%d.]+ %%%)', out)
+    for stage = 0, 1 do
+      assert.matches(('stage %d %%(rank %d%%): waiting and communication [%%d.]+ [mu]?s and '
+        .. '[%%d.]+ [mu]?s, peak [%%d.]+ K?B and [%%d.]+ K?B'):format(stage, stage), out)
+    end
+  end)
+
   it('is not used on another host, under another version, or damaged', function()
     local path = folder .. '/nnscaler/profile.json'
     local text = base.file_read(path, 'test')

@@ -19,19 +19,6 @@ local kSeconds = 20 -- of a job's steps
 ---@field out? string
 ---@field log_level? string
 
--- This command for one of several ranks.
-local function command(opts)
-  local arguments = { 'profile', opts.job }
-  for _, change in ipairs(opts.changes) do arguments[#arguments + 1] = change end
-  for _, name in ipairs { 'seconds', 'out', 'log_level' } do
-    if opts[name] then
-      arguments[#arguments + 1] = '--' .. name:gsub('_', '-')
-      arguments[#arguments + 1] = tostring(opts[name])
-    end
-  end
-  return arguments
-end
-
 local function load(opts)
   local changes = { unpack(opts.changes) }
   for _, change in ipairs { 'checkpoint.no_save=true', 'enable_progress_bar=false' } do
@@ -64,7 +51,8 @@ function M.run(opts)
     ranks.expect(count)
     if opts.job then load(opts) end -- what is wrong with it is said once
     ranks.expect(nil)
-    return launch.supervise { ranks = count, beat_s = 1, arguments = command(opts),
+    return launch.supervise { ranks = count, beat_s = 1, arguments = run.command('profile', opts,
+      { 'seconds', 'out', 'log_level' }),
       program = base.executable, meets_by_tcp = true }
   end
   local job = opts.job and load(opts)

@@ -57,11 +57,17 @@ local function written_since(save_dir, before)
   return newest
 end
 
-local function command(opts, from)
-  local arguments = { 'run', opts.job }
-  for _, change in ipairs(opts.changes) do arguments[#arguments + 1] = change end
-  if from then arguments[#arguments + 1] = 'checkpoint.resume_from=' .. from end
-  for _, name in ipairs { 'metrics', 'log_level', 'record', 'record_steps' } do
+--- A command for one of several ranks: its job, changes, and of these options those that are given.
+---@param verb string
+---@param opts { job: string, changes: string[] }
+---@param names string[]
+---@param change? string one more
+---@return string[] arguments
+function M.command(verb, opts, names, change)
+  local arguments = { verb, opts.job }
+  for _, one in ipairs(opts.changes) do arguments[#arguments + 1] = one end
+  arguments[#arguments + 1] = change
+  for _, name in ipairs(names) do
     if opts[name] then
       arguments[#arguments + 1] = '--' .. name:gsub('_', '-')
       arguments[#arguments + 1] = tostring(opts[name])
@@ -86,7 +92,8 @@ local function supervise(opts, loaded, count)
         from or 'the beginning')
     end
     local code = launch.supervise { ranks = count, beat_s = loaded.comm.heartbeat_s,
-      arguments = command(opts, from), program = base.executable,
+      arguments = M.command('run', opts, { 'metrics', 'log_level', 'record', 'record_steps' },
+        from and 'checkpoint.resume_from=' .. from), program = base.executable,
       -- Also where gloo stands in for an mpi back end that is not there.
       meets_by_tcp = loaded.comm.backend ~= 'mpi' }
     if kFinal[code] or restart == (opts.max_restarts or 0) then return code end

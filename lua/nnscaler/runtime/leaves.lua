@@ -82,4 +82,14 @@ function M.add_parts(engine)
   end
 end
 
+--- Gives every rank the weights and buffers of the first rank that holds them.
+---@param engine nnscaler.ProgramEngine
+function M.broadcast(engine)
+  local all = {}
+  for _, list in ipairs { engine.parameters, engine.buffers } do
+    for _, leaf in ipairs(list) do all[#all + 1] = leaf end
+  end
+  weights.broadcast(engine.sharing, all)
+end
+
 return M

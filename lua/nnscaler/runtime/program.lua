@@ -23,7 +23,6 @@ local steps = require 'nnscaler.runtime.step'
 local tree = require 'nnscaler.runtime.tree'
 local traffic = require 'nnscaler.runtime.traffic'
 local watch = require 'nnscaler.runtime.watch'
-local weights = require 'nnscaler.runtime.weights'
 
 local M = {}
 
@@ -170,16 +169,7 @@ function Engine:take_parts(program)
       traffic.line(program, self.traffic, self.sharing.micro_batches))
   end
   leaves.add_parts(self)
-  if self.options.strategy == 'all' then self:broadcast_weights() end
-end
-
---- Gives every rank the weights and buffers of the first rank that holds them.
-function Engine:broadcast_weights()
-  local all = {}
-  for _, list in ipairs { self.parameters, self.buffers } do
-    for _, leaf in ipairs(list) do all[#all + 1] = leaf end
-  end
-  weights.broadcast(self.sharing, all)
+  if self.options.strategy == 'all' then leaves.broadcast(self) end
 end
 
 --- An engine with the same programs and weights of its own.
