@@ -229,7 +229,7 @@ TEST_CASE("programs of plans drawn at random are those of before") {
     return low + static_cast<int>(engine() % static_cast<unsigned>(high - low));
   };
   std::string text;
-  for (int i = 0; i < 150; ++i) {
+  for (int i = 0; i < 60; ++i) {
     try {
       const Drawn drawn = draw_plan(draw);
       const auto plan = std::make_shared<const plan::Plan>(drawn.plan);
