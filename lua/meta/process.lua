@@ -25,6 +25,10 @@ function process.pending_signal() end
 ---@return integer bytes
 function process.rss_bytes() end
 
+--- Memory that processes of this host can take yet, or of this container where it has a limit.
+---@return integer bytes
+function process.free_bytes() end
+
 --- Processors that this process may use.
 ---@return integer count at least 1
 function process.processors() end

@@ -35,7 +35,7 @@ function runtime.copied_bytes() end
 
 --- A tensor of one dimension, and its parts one after another; elements are undefined.
 ---@param dtype string
----@param device string
+---@param device string of tensors, or 'host' for the memory that states rest in
 ---@param shapes integer[][] of the parts
 ---@return nnscaler.Tensor all
 ---@return nnscaler.Tensor[] parts

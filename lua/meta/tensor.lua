@@ -80,6 +80,16 @@ function C.memory(reset) end
 --- From here on a tensor of the CPU for which there is no room within so many bytes is an error.
 ---@param bytes integer of all threads of the process; 0: as much as the system gives
 function C.limit_memory(bytes) end
+--- Memory of the host that states rest in beside that of the device (compute_config.zero_offload).
+---@param reset? boolean whether the peak starts again from what is live
+---@return integer live bytes
+---@return integer peak bytes since the start or the last reset
+function C.host_memory(reset) end
+
+--- A contiguous copy there.
+---@param x nnscaler.Tensor
+---@return nnscaler.Tensor
+function C.host_copy(x) end
 
 --- Drops what tensors hold at once; using them afterwards is an error. nil is skipped.
 ---@param ... nnscaler.Tensor|nil

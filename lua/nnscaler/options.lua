@@ -38,12 +38,15 @@ Options.__index = Options
 ---@field groups integer of scale units
 ---@field scatter boolean whether the step scatters gradients at level 1
 ---@field undivided boolean whether each weight's slots lie on one rank
+---@field on_host { slots: boolean, gradients: boolean } what rests in memory of the host
 
 --- What a compute_config says of shards.
 ---@param config table
 ---@return nnscaler.ZeroOptions
 function M.zero(config)
-  return { level = config.use_zero, groups = config.zero_ngroups or 1,
+  local offload = config.zero_offload or 'none'
+  return { on_host = { slots = offload ~= 'none', gradients = offload == 'all' },
+    level = config.use_zero, groups = config.zero_ngroups or 1,
     scatter = config.zero_use_reduce_scatter or false,
     undivided = config.zero_param_level_sharding or false }
 end

@@ -3,11 +3,13 @@
 #include <sched.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <thread>
 
 #include "bind/bind.h"
@@ -108,6 +110,33 @@ int rss_bytes(lua_State* L) {  // () → resident bytes of this process
   return 1;
 }
 
+// The number that a file of the system begins with; nothing where there is none ("max").
+std::optional<double> number_in(const char* path) {
+  std::FILE* file = std::fopen(path, "r");
+  if (file == nullptr) return std::nullopt;
+  double number = 0;
+  const bool found = std::fscanf(file, "%lf", &number) == 1;
+  std::fclose(file);
+  return found ? std::optional(number) : std::nullopt;
+}
+
+int free_bytes(lua_State* L) {  // () → bytes that processes of this host, or container, can take
+  double bytes =
+      static_cast<double>(sysconf(_SC_AVPHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (std::FILE* file = std::fopen("/proc/meminfo", "r"); file != nullptr) {
+    char line[128];
+    double kb = 0;
+    while (std::fgets(line, sizeof line, file) != nullptr)
+      if (std::sscanf(line, "MemAvailable: %lf", &kb) == 1) bytes = kb * 1024;
+    std::fclose(file);
+  }
+  const auto most = number_in("/sys/fs/cgroup/memory.max");
+  const auto now = number_in("/sys/fs/cgroup/memory.current");
+  if (most && now) bytes = std::min(bytes, std::max(*most - *now, 0.0));
+  lua_pushnumber(L, bytes);
+  return 1;
+}
+
 int processors(lua_State* L) {  // () → processors this process may use
   lua_pushinteger(L, std::max(1U, std::thread::hardware_concurrency()));
   return 1;
@@ -139,12 +168,13 @@ int host(lua_State* L) {  // () → name of this host, text that differs between
 }
 
 int open(lua_State* L) {
-  lua_createtable(L, 0, 9);
+  lua_createtable(L, 0, 10);
   script::set_functions(L, {{"watch_signals", guarded<watch_signals>},
                             {"unwatch_signals", guarded<unwatch_signals>},
                             {"limit_end", guarded<limit_end>},
                             {"pending_signal", guarded<pending_signal>},
                             {"rss_bytes", guarded<rss_bytes>},
+                            {"free_bytes", guarded<free_bytes>},
                             {"processors", guarded<processors>},
                             {"processor_list", guarded<processor_list>},
                             {"host", guarded<host>},

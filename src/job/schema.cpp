@@ -104,6 +104,7 @@ constexpr Key kKeys[] = {
   {"compute_config.zero_use_reduce_scatter", boolean, "", "", "With use_zero=1, gradients are summed into shards: less is sent, and only shards are kept once they are summed.", true},
   {"compute_config.zero_param_level_sharding", boolean, "", "", "With use_zero 1 or 2, each weight's optimizer state lies undivided on one rank. Weights whose optimizer needs that (`muon`, `adafactor`) have it anyway.", true},
   {"compute_config.memory_gb", number, "", "GB", "Memory that the tensors of a rank may take: a run that is predicted to take more is refused before its first step. What the machine or its container has, for all ranks of a host together, if not given.", false, 0.000001, "", 1e6},
+  {"compute_config.zero_offload", choice, "none", "", "What rests in memory of the host and is updated there: `optimizer`: the optimizer's state, with masters; `all`: gradients too.", false, kUnbounded, "none optimizer all"},
   {"compute_config.use_async_reducer", boolean, "true", "", "Gradients are summed over ranks beside backward, as soon as they are there; false: after it."},
   {"compute_config.user_config", map, "", "", "Values of your own that programs depend on: where one differs, they are written anew.", true},
   {"compute_config.use_end2end", boolean, "true", "", "The model is trained as a whole. Parts of a model are model.parallel_modules."},

@@ -17,6 +17,7 @@
 #include "script/state.h"
 #include "tensor/call.h"
 #include "tensor/calling.h"
+#include "tensor/host.h"
 
 namespace nns::runtime {
 namespace {
@@ -33,7 +34,8 @@ int release(lua_State* L) {
 }
 
 // A table of gradients may have a metatable with `home(table, key)`: the tensor in which the
-// gradient lies, or nil. Others become gradients as they are.
+// gradient lies, or nil. Others become gradients as they are. With `apart` homes are in memory that
+// operators do not write to: the host's.
 
 // Bytes of gradients that were made elsewhere and copied to where they lie.
 thread_local double copied = 0;
@@ -57,7 +59,16 @@ int into(lua_State* L) {
   lua_pushvalue(L, 2);
   lua_rawget(L, 1);
   if (!lua_isnil(L, -1)) return 0;
+  if (luaL_getmetafield(L, 1, "apart") != 0) {
+    if (lua_toboolean(L, -1) != 0) return 0;
+    lua_pop(L, 1);
+  }
   return push_home(L) ? 1 : 0;
+}
+
+// Adds to a gradient, wherever it lies.
+void add_to(const at::Tensor& gradient, const at::Tensor& x) {
+  gradient.add_(x.device() == gradient.device() ? x : x.to(gradient.device()));
 }
 
 // The first addend: moves it to its home, if it has one and does not lie there.
@@ -91,7 +102,7 @@ int accumulate(lua_State* L) {
     place_first(L, tensor::real_of(x), false);
     return 0;
   }
-  tensor::real_of(tensor::check_box(L, -1)).add_(tensor::real_of(x));
+  add_to(tensor::real_of(tensor::check_box(L, -1)), tensor::real_of(x));
   tensor::release(x);
   return 0;
 }
@@ -104,7 +115,7 @@ int accumulate_copy(lua_State* L) {
   if (lua_isnil(L, -1))
     place_first(L, x, true);
   else
-    tensor::real_of(tensor::check_box(L, -1)).add_(x);
+    add_to(tensor::real_of(tensor::check_box(L, -1)), x);
   return 0;
 }
 
@@ -115,7 +126,8 @@ int copied_bytes(lua_State* L) {
 }
 
 // flat(dtype, device, shapes) → a tensor of one dimension, and a list of its parts, one after
-// another in these shapes. Its elements are undefined.
+// another in these shapes. Its elements are undefined. device: 'host' for memory apart from
+// LibTorch's.
 int flat(lua_State* L) {
   const auto dtype = dtype_from_name(script::check_string(L, 1));
   if (!dtype) luaL_argerror(L, 1, "expected a dtype");
@@ -129,9 +141,11 @@ int flat(lua_State* L) {
     lua_pop(L, 1);
     elements += numel(shapes.back());
   }
-  const at::Tensor all = at::empty(
-      {elements},
-      at::TensorOptions(tensor::to_torch(*dtype)).device(script::opt_string(L, 2, "cpu")));
+  const auto type = tensor::to_torch(*dtype);
+  const std::string device = script::opt_string(L, 2, "cpu");
+  const at::Tensor all = device == "host"
+                             ? tensor::host_empty({elements}, type)
+                             : at::empty({elements}, at::TensorOptions(type).device(device));
   tensor::push(L, all);
   lua_createtable(L, n, 0);
   int64_t start = 0;

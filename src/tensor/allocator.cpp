@@ -9,7 +9,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <atomic>
 #include <bit>
 #include <cstddef>
 #include <mutex>
@@ -25,8 +24,8 @@ constexpr int kLinear = 16, kSteps = 8;  // classes of one unit each, then 8 a p
 constexpr int kClasses = kLinear + kSteps * 10 + 1;
 constexpr int kNoClass = -1;
 
-std::atomic<int64_t> g_live{0}, g_peak{0};
 std::atomic<int64_t> g_limit{0};  // 0: none
+Counter g_count;
 
 struct alignas(kUnit) Header {
   size_t asked = 0;
@@ -68,17 +67,10 @@ struct Drain {
 };
 thread_local Drain t_drain;
 
-void count(int64_t bytes) noexcept {
-  const int64_t live = g_live.fetch_add(bytes, std::memory_order_relaxed) + bytes;
-  int64_t peak = g_peak.load(std::memory_order_relaxed);
-  while (live > peak && !g_peak.compare_exchange_weak(peak, live, std::memory_order_relaxed)) {
-  }
-}
-
 void give_back(void* data) {
   if (data == nullptr) return;
   Header* header = static_cast<Header*>(data) - 1;
-  count(-static_cast<int64_t>(header->asked));
+  g_count.add(-static_cast<int64_t>(header->asked));
   Cache& cache = t_cache;
   if (header->size_class == kNoClass || cache.closed) return c10::free_cpu(header);
   const size_t bytes = class_of(header->asked).bytes;
@@ -98,7 +90,7 @@ void give_back(void* data) {
   C10_THROW_ERROR(
       OutOfMemoryError,
       fmt::format("no room for a tensor of {}: {}{} are in use", mb(static_cast<int64_t>(size)),
-                  mb(g_live.load(std::memory_order_relaxed)), limit > 0 ? " of " + mb(limit) : ""));
+                  mb(g_count.value().live), limit > 0 ? " of " + mb(limit) : ""));
 }
 
 class Allocator final : public c10::Allocator {
@@ -116,7 +108,7 @@ class Allocator final : public c10::Allocator {
  private:
   static Header* take(size_t size) {
     const int64_t limit = g_limit.load(std::memory_order_relaxed);
-    if (limit > 0 && g_live.load(std::memory_order_relaxed) + static_cast<int64_t>(size) > limit)
+    if (limit > 0 && g_count.value().live + static_cast<int64_t>(size) > limit)
       fail_full(size);
     SizeClass fit{kNoClass, size};
     Header* header = nullptr;
@@ -139,7 +131,7 @@ class Allocator final : public c10::Allocator {
     }
     header->asked = size;
     header->size_class = fit.index;
-    count(static_cast<int64_t>(size));
+    g_count.add(static_cast<int64_t>(size));
     return header;
   }
 };
@@ -153,7 +145,7 @@ void install_allocator() {
 }
 
 MemoryCount cpu_memory() noexcept {
-  return {g_live.load(std::memory_order_relaxed), g_peak.load(std::memory_order_relaxed)};
+  return g_count.value();
 }
 
 void limit_memory(int64_t bytes) noexcept {
@@ -161,7 +153,7 @@ void limit_memory(int64_t bytes) noexcept {
 }
 
 void reset_peak() noexcept {
-  g_peak.store(g_live.load());
+  g_count.reset_peak();
 }
 
 }  // namespace nns::tensor

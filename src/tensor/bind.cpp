@@ -7,6 +7,7 @@
 #include "tensor/arguments.h"
 #include "tensor/call.h"
 #include "tensor/calling.h"
+#include "tensor/host.h"
 #include "tensor/modules.h"
 
 namespace nns::tensor {
@@ -122,6 +123,17 @@ int memory(lua_State* L) {  // ([reset]) → live, peak bytes of LibTorch's memo
 int set_memory_limit(lua_State* L) {  // (bytes), 0: as much as there is
   limit_memory(static_cast<int64_t>(script::check_number(L, 1)));
   return 0;
+int host_memory(lua_State* L) {  // ([reset]) → live, peak bytes of the host's memory for states
+  const MemoryCount count = tensor::host_memory();
+  if (lua_toboolean(L, 1) != 0) reset_host_peak();
+  lua_pushnumber(L, static_cast<double>(count.live));
+  lua_pushnumber(L, static_cast<double>(count.peak));
+  return 2;
+}
+int host_copy(lua_State* L) {  // (tensor) → a contiguous copy of it there
+  const at::Tensor x = check_real(L, 1).detach();
+  push(L, host_empty(x.sizes(), x.scalar_type()).copy_(x));
+  return 1;
 }
 int has_cuda(lua_State* L) {  // → boolean, reason
   const std::string problem = cuda_problem();
@@ -181,7 +193,7 @@ int open_module(lua_State* L) {
   // Costs 2 ms each 16 MB; what our programs read they have written.
   at::globalContext().setDeterministicFillUninitializedMemory(false);
 
-  lua_createtable(L, 0, 48);
+  lua_createtable(L, 0, 50);
   open_type(L, door);
   script::set_functions(L, {{"operator", guard<operator_function>},
                             {"has_operator", guard<has_operator>},
@@ -190,6 +202,8 @@ int open_module(lua_State* L) {
                             {"live", guard<live>},
                             {"memory", guard<memory>},
                             {"limit_memory", guard<set_memory_limit>},
+                            {"host_memory", guard<host_memory>},
+                            {"host_copy", guard<host_copy>},
                             {"release", guard<release_all>},
                             {"has_cuda", guard<has_cuda>},
                             {"cuda_count", guard<cuda_count>},

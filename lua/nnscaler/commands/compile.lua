@@ -64,7 +64,8 @@ function M.run(opts)
   local line = pipeline.new(sources.of(t.model), world)
   local names = {}
   for i, entry in ipairs(line.source:named_parameters()) do names[i] = entry.name end
-  local tell = report.new(world.micro_batches, job.optimizer, names)
+  local tell = report.new(world.micro_batches, job.optimizer, names,
+    world.zero.on_host)
   write(line, job, setup.first_sample(t), true, opts.rank, tell)
   if t.val_loader then write(line, job, t.val_loader:get(0), false, opts.rank, tell) end
   tell:log()

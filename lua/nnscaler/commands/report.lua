@@ -21,9 +21,10 @@ end
 ---@param micro_batches integer of a unit, a step
 ---@param optimizer table of the job
 ---@param names string[] of the model's parameters
-function M.new(micro_batches, optimizer, names)
+---@param on_host { slots: boolean, gradients: boolean } what rests in memory of the host
+function M.new(micro_batches, optimizer, names, on_host)
   return setmetatable({ rows = {}, start = base.clock(), micro_batches = micro_batches,
-    optimizer = optimizer, names = names,
+    optimizer = optimizer, names = names, on_host = on_host,
     written = 0, reused = 0 }, Report)
 end
 
@@ -32,7 +33,7 @@ end
 ---@param program nnscaler.Program
 function Report:add(rank, program)
   self.rows[#self.rows + 1] = { rank = rank,
-    memory = memory.of(self.optimizer, program, rank, self.names),
+    memory = memory.of(self.optimizer, program, rank, self.names, self.on_host),
     communication = traffic.line(program, program:traffic(), self.micro_batches) }
 end
 
@@ -53,20 +54,24 @@ function Report:log()
   end
   local m = top.memory
   log.info('Most memory: rank %d with %s (%s)', top.rank, units.bytes(m.total), memory.kinds(m))
+  if m.host > 0 then log.info('On the host, of a rank: %s', units.bytes(m.host)) end
   log.info('%d program(s) of training in %.2f s, %s of memory', #self.rows,
     base.clock() - self.start, units.bytes(resident()))
 end
 
 --- Prints a line a rank.
 function Report:print()
-  print(('%6s %12s %12s %12s %12s %9s %12s %12s'):format('rank', 'weights', 'gradients',
-    'optimizer', 'saved', 'in flight', 'peak', 'total'))
+  local offloads = self.on_host.slots
+  print(('%6s %12s %12s %12s %12s %9s %12s %12s%s'):format('rank', 'weights', 'gradients',
+    'optimizer', 'saved', 'in flight', 'peak', 'total', offloads and '      on host' or ''))
   for _, row in ipairs(self.rows) do
     local m = row.memory
-    print(('%6d %12s %12s %12s %12s %9d %12s %12s'):format(row.rank, units.bytes(m.parameters),
+    print(('%6d %12s %12s %12s %12s %9d %12s %12s%s'):format(row.rank, units.bytes(m.parameters),
       units.bytes(m.gradients), units.bytes(m.optimizer), units.bytes(m.saved), m.in_flight,
-      units.bytes(m.peak), units.bytes(m.total)))
+      units.bytes(m.peak), units.bytes(m.total),
+      offloads and (' %12s'):format(units.bytes(m.host)) or ''))
   end
+  if offloads then print 'on host: gradients and optimizer that rest there, not in the total' end
   print 'saved: kept by one micro-batch of a stage between forward and backward'
   print 'in flight: micro-batches of a stage that wait for backward; peak: activations of all'
   for _, row in ipairs(self.rows) do print(('rank %d: %s'):format(row.rank, row.communication)) end

@@ -19,6 +19,7 @@
 --- grad_scale is not used: it is a float32, float64 runs would lose by it.
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
+local host = require 'nnscaler.tensor.host'
 local nearest = require 'nnscaler.nearest'
 local resolve = require 'nnscaler.resolve'
 local slots = require 'nnscaler.optim.slots'
@@ -31,6 +32,7 @@ local M = {}
 ---@field lr number base learning rate, before the schedule
 ---@field kinds table[] kind of each group; the first is the default group
 ---@field options table[] options of each group
+---@field on_host boolean|nil whether it keeps its state in memory of the host, and updates there
 ---@field slots table[] one per trainable parameter: { name, data, group, count, tensors }
 local Optimizer = {}
 Optimizer.__index = Optimizer
@@ -268,12 +270,18 @@ function Optimizer:update(active, gradients, lr)
   end)
 end
 
+--- Puts a tensor of its state where that rests: on the host where the optimizer works there.
+---@param x nnscaler.Tensor
+---@return nnscaler.Tensor
+function Optimizer:home(x) return self.on_host and host.take(x) or x end
+
 -- Makes the state tensors of parameters that are updated for the first time. A bucket has a list of
 -- each slot, in the order of its parameters; nil where a parameter has none.
 function Optimizer:make_state(bucket)
   for i, slot in ipairs(bucket.slots) do
     for _, declared in ipairs(self:slots_of(slot)) do
-      slot.tensors[declared.name] = slot.tensors[declared.name] or slots.first(declared, slot.data)
+      slot.tensors[declared.name] = slot.tensors[declared.name]
+        or self:home(slots.first(declared, slot.data))
       bucket[declared.name] = bucket[declared.name] or {}
       bucket[declared.name][i] = slot.tensors[declared.name]
     end

@@ -71,7 +71,10 @@ function M.import(optimizer, saved)
     end
   end
   for _, slot in ipairs(optimizer.slots) do
-    slot.count, slot.tensors = saved.counts[slot.name], found[slot.name] or {}
+    slot.count, slot.tensors = saved.counts[slot.name], {}
+    for name, data in sorted.sorted_pairs(found[slot.name] or {}) do
+      slot.tensors[name] = optimizer:home(data)
+    end
   end
 end
 

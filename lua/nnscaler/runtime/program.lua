@@ -101,7 +101,7 @@ function Engine:make_states(data)
   return states.new {
     sets = self.first:sets(), leaves = self.first:parameters(), data = by_name,
     places = not data and self.places or nil, some = self.some, device = self.options.device,
-    rank = self.sharing and self.sharing.rank,
+    rank = self.sharing and self.sharing.rank, on_host = self.options.zero.on_host,
   }
 end
 
@@ -141,6 +141,7 @@ end
 ---@param optimizer nnscaler.Optimizer
 ---@return nnscaler.Step
 function Engine:step_of(optimizer)
+  optimizer.on_host = self.options.zero.on_host.slots
   local parts
   return steps.new(function()
     if not parts then

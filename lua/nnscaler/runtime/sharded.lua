@@ -3,6 +3,7 @@
 --- set travel together, packed by rank.
 local C = require 'nnscaler._C.runtime'
 local groups = require 'nnscaler.runtime.groups'
+local host = require 'nnscaler.tensor.host'
 local shards = require 'nnscaler.runtime.shards'
 local tensor = require 'nnscaler.tensor'
 local train = require 'nnscaler._C.train'
@@ -100,7 +101,10 @@ function M.scatter(self, set, over, ranks)
   end
   local mine, at = group:reduce_scatter(packed, 0), group:position() + 1
   C.release(packed)
-  if self.places then return take_shards(self, set, mine, at) end
+  if self.places then
+    if self.on_host.gradients then mine = host.take(mine) end
+    return take_shards(self, set, mine, at)
+  end
   -- Gradients as autograd made them: what other ranks keep is out of date in them.
   if ranks then groups.group(ranks):all_reduce(mine) end
   for _, part in ipairs(layout[at]) do
@@ -111,20 +115,29 @@ function M.scatter(self, set, over, ranks)
   end
 end
 
---- Updates the shards of a set's weights that this rank has. Kernels walk a tensor by address, so a
---- shard that is strided in its weight is updated in a copy.
+--- Updates what this rank has of a set's weights. Kernels walk a tensor by address, so a shard that
+--- is strided in its weight is updated in a copy; so is what an optimizer updates on the host.
 ---@param self nnscaler.States
 ---@param set table
 ---@param lr number learning rate of the default group
 function M.update(self, set, lr)
-  local slots, weights, gradients, copies = {}, {}, {}, {}
+  local slots, weights, gradients, copies, lent = {}, {}, {}, {}, {}
+  local on_host = self.on_host
   for _, name in ipairs(set.names) do
     local gradient, slot = self:gradient(name), self.slots[name]
     if gradient and slot then
       local n, part = #slots + 1, self:own(name)
       slots[n], weights[n], gradients[n] = slot, part, M.part(self, name, gradient)
-      if self.leaves[name].dim > 0 then
+      if on_host.slots then
+        weights[n] = host.copy(part)
+        if not on_host.gradients then
+          gradients[n] = host.copy(gradients[n])
+          lent[#lent + 1] = gradients[n]
+        end
+      elseif set.cut and self.leaves[name].dim > 0 then
         weights[n] = part:clone { memory_format = 'contiguous_format' }
+      end
+      if not rawequal(weights[n], part) then
         copies[#copies + 1] = { from = weights[n], to = part, slot = slot }
       end
       slot.data = weights[n]
@@ -139,6 +152,7 @@ function M.update(self, set, lr)
       C.release(copy.from)
     end
   end)
+  C.release(unpack(lent))
 end
 
 --- Makes the weights of a set whole again: each rank gives the shards that it has updated.

@@ -36,23 +36,27 @@ local M = {}
 ---  moving }
 ---@field ranges table<string, integer[]> of weights that this rank updates a shard of: start and
 ---  length
+---@field on_host { slots: boolean, gradients: boolean } what rests in memory of the host
 ---@field optimizer nnscaler.Optimizer|nil that updates the weights
 ---@field copied integer elements that sums have copied: of gradients that were put elsewhere
 local States = {}
 States.__index = States
 M.States = States
 
+-- Whether gradients of a set lie in a flat tensor: those that ranks sum, and those on the host.
+local function has_flat(self, set) return set.joint or self.on_host.gradients end
+
 -- Gives the tables of gradients the homes of what lies in flat tensors.
 local function add_homes(self, places)
   local homes = {} -- table → key → { set, place in it }
   for _, set in ipairs(self.sets) do
-    for i, name in ipairs(set.joint and set.names or {}) do
+    for i, name in ipairs(has_flat(self, set) and set.names or {}) do
       local place = places[name]
       local of = homes[place.table]
       if not of then
         of = {}
         homes[place.table] = of
-        setmetatable(place.table, { home = function(_, key)
+        setmetatable(place.table, { apart = self.on_host.gradients, home = function(_, key)
           local home = of[key]
           return home and self:views(home.set)[home.place]
         end })
@@ -72,7 +76,8 @@ end
 
 --- Makes the states of a program's parameters.
 ---@param options { sets: table[], leaves: nnscaler.Leaf[], data: table<string, nnscaler.Tensor>,
----  places?: table, some?: table<string, boolean>, device?: string, hooks?: table, rank?: integer }
+---  places?: table, some?: table<string, boolean>, device?: string, hooks?: table, rank?: integer,
+---  on_host?: { slots: boolean, gradients: boolean } }
 ---  sets as the program tells them; data: weights by name; places of gradients by name, else
 ---  gradients are those of autograd (`weight.grad`); some: names of parameters that some rank has a
 ---  gradient of; hooks: { before = ReducerHook[], after = ReducerHook[] }; rank: this one
@@ -81,6 +86,7 @@ function M.new(options)
   local self = setmetatable({ sets = {}, leaves = {}, data = options.data,
     places = options.places, some = options.some or {}, device = options.device, started = 0,
     absent = {}, copied = 0, ranges = {},
+    on_host = options.on_host or { slots = false, gradients = false },
     hooks = options.hooks or { before = {}, after = {} }, slots = {},
     times = { steps = 0, moving = 0, under_way = 0, waited = 0 } }, States)
   for _, leaf in ipairs(options.leaves) do
@@ -149,7 +155,7 @@ function States:views(set)
       shapes[i] = self.leaves[name].gradient or self.leaves[name].shape
     end
     set.flat, set.views = C.flat(self.leaves[set.names[1]].gradient_dtype,
-      self.device or 'cpu', shapes)
+      self.on_host.gradients and 'host' or self.device or 'cpu', shapes)
   end
   return set.views
 end
@@ -237,6 +243,20 @@ local function call(self, hooks, set)
   end
 end
 
+-- A copy on the device of what lies on the host.
+local function to_device(self, x)
+  return tensor.empty(x.shape, { dtype = x.dtype, device = self.device }):copy_(x)
+end
+
+-- Takes the sum that was made on the device back to the host.
+local function take_sum(self, set)
+  if self.on_host.gradients then
+    tensor.no_grad(function() set.flat:copy_(set.sum) end)
+    C.release(set.sum)
+  end
+  set.sum = nil
+end
+
 -- Starts the sum of a set, unless it is under way.
 function States:ask(set, over, ranks)
   if set.asked or not any_of(self, set) then return end
@@ -257,7 +277,9 @@ function States:ask(set, over, ranks)
     local times, began = self.times, base.clock()
     if times.moving == 0 then times.since = began end
     times.moving, set.moving = times.moving + 1, true
-    set.handle = group:all_reduce_async(set.flat)
+    set.sum = set.flat
+    if self.on_host.gradients then set.sum = to_device(self, set.flat) end
+    set.handle = group:all_reduce_async(set.sum)
     times.waited = times.waited + base.clock() - began
   end)
 end
@@ -297,6 +319,7 @@ function States:wait()
         set.handle:wait()
         times.waited = times.waited + base.clock() - asked
         if set.moving then self:arrive(set) end
+        take_sum(self, set)
         set.handle = nil
       end
       if not set.told then
@@ -313,15 +336,21 @@ function States:complete(set, i)
   local name = set.names[i]
   if not self:gradient(name) then
     local leaf = self.leaves[name]
-    local gradient = set.joint and self:views(set)[i]
+    local gradient = has_flat(self, set) and self:views(set)[i]
       or tensor.empty(leaf.gradient or leaf.shape,
         { dtype = leaf.gradient_dtype, device = self.device })
     if set.late or not set.joint then gradient:zero_() end -- else it is in the sum of the set
     self:put(name, gradient)
   end
   if not set.late then return end
+  local gradient, sum = self:gradient(name), self:gradient(name)
+  if self.on_host.gradients then sum = to_device(self, gradient) end
   for _, ranks in ipairs { set.scatter and set.over or {}, set.ranks or {} } do
-    if #ranks > 0 then groups.group(ranks):all_reduce(self:gradient(name)) end
+    if #ranks > 0 then groups.group(ranks):all_reduce(sum) end
+  end
+  if not rawequal(gradient, sum) then
+    gradient:copy_(sum)
+    C.release(sum)
   end
   if set.scatter and self.places then
     local part = sharded.part(self, name, self:gradient(name))
@@ -370,7 +399,7 @@ end
 -- The same as few tensors as there are.
 local function pieces(self, k, holders)
   local set = self.sets[k]
-  if set.flat and not set.late and (not holders or set.one) then
+  if set.flat and set.joint and not set.late and (not holders or set.one) then
     return (not holders or set.holders == holders) and { set.flat } or {}
   end
   return (list_of(self, k, holders))
@@ -404,7 +433,9 @@ end
 ---@param k integer
 ---@param lr number learning rate of the default group
 function States:update(k, lr)
-  if self.sets[k].cut then return sharded.update(self, self.sets[k], lr) end
+  if self.sets[k].cut or self.on_host.slots then
+    return sharded.update(self, self.sets[k], lr)
+  end
   local gradients, names = list_of(self, k)
   local weights, slots = {}, {}
   for i, name in ipairs(names) do weights[i], slots[i] = self.data[name], self.slots[name] end

@@ -21,15 +21,17 @@ local M = {}
 ---@field in_flight integer micro-batches that these are of
 ---@field buffers integer
 ---@field constants integer
----@field total integer at most, samples not counted
+---@field host integer of these, what rests in memory of the host
+---@field total integer of the device at most, samples not counted
 
 --- Memory of a program, with what the optimizer will keep of the parameters of the model.
 ---@param optimizer table of the job
 ---@param program nnscaler.Program
 ---@param rank integer
 ---@param names string[] of the model's parameters
+---@param on_host { slots: boolean, gradients: boolean } what rests in memory of the host
 ---@return nnscaler.trainer.Memory
-function M.of(optimizer, program, rank, names)
+function M.of(optimizer, program, rank, names, on_host)
   local memory, parameters, kept = program:memory((program:schedule())), {}, {}
   for _, leaf in ipairs(program:parameters()) do
     local slice = leaf.addends > 0 and shards.slice(leaf, rank)
@@ -39,7 +41,9 @@ function M.of(optimizer, program, rank, names)
     parameters[i] = { name = name, data = kept[name], requires_grad = kept[name] ~= nil }
   end
   memory.optimizer = slots.bytes(optim.new(optimizer, parameters))
-  memory.total = memory.total + memory.optimizer
+  memory.host = (on_host.slots and memory.optimizer or 0)
+    + (on_host.gradients and memory.gradients or 0)
+  memory.total = memory.total + memory.optimizer - memory.host
   return memory
 end
 
@@ -101,7 +105,7 @@ local function need(memories, where)
   local sums, most, whose = {}, 0, nil
   for i, m in ipairs(memories) do
     local key = where.hosts and where.hosts[i] or i
-    sums[key] = (sums[key] or 0) + m.total
+    sums[key] = (sums[key] or 0) + m.total + (where.hosts and m.host or 0)
     if sums[key] > most then most, whose = sums[key], key end
   end
   return most, whose
@@ -180,7 +184,7 @@ function M.check(t, predict)
   if not program then return end -- eager, or parallel modules of the user
   local names = {}
   for i, entry in ipairs(t.model:named_parameters()) do names[i] = entry.name end
-  t.memory = M.of(t.args.optimizer, program, t.rank, names)
+  t.memory = M.of(t.args.optimizer, program, t.rank, names, t.engine.options.zero.on_host)
   local memories, top = {}, 1
   for i, text in ipairs(ranks.exchange(base.json_encode(t.memory))) do
     memories[i] = base.json_decode(text)

@@ -16,6 +16,7 @@ local loggers = require 'nnscaler.loggers'
 local loss_scale = require 'nnscaler.trainer.loss_scale'
 local memory = require 'nnscaler.trainer.memory'
 local mixed = require 'nnscaler.library.mixed'
+local offload = require 'nnscaler.trainer.offload'
 local optim = require 'nnscaler.optim'
 local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
@@ -188,6 +189,7 @@ function M.parts(t, units)
   local job = t.args
   local accumulation = batches.accumulation(job, units)
   check_precision(job)
+  offload.check(job)
   t.model = parts.of(job) and parts.make(job, M.model, M.dtype(job)) or M.model(job)
   local made = loaders.new(job, units)
   t.train_loader, t.val_loader, t.test_loader = made.train, made.val, made.test
@@ -239,7 +241,8 @@ local function predict(t, changes)
   local names, memories = {}, {}
   for i, entry in ipairs(line.source:named_parameters()) do names[i] = entry.name end
   line:write_all(graph, function(program, rank)
-    memories[rank + 1] = memory.of(job.optimizer, program, rank, names)
+    memories[rank + 1] = memory.of(job.optimizer, program, rank, names,
+      world.zero.on_host)
   end)
   return memories
 end
@@ -256,6 +259,7 @@ function M.run(t)
   else
     t.optimizer = optim.new(job.optimizer, t.engine:optimized())
     if t.sharing then slots.check_parts(t.optimizer, t.engine:slices()) end
+    offload.prepare(t)
     t.update = t.engine:step_of(t.optimizer)
     t.store = store.of_engine(t.model, t.engine, t.sharing)
   end

@@ -129,7 +129,7 @@ local function run(cell)
     micro_batches = math.ceil(count / units), optimizer = optimizer_of(cell),
     compute_config = { plan_ngpus = cell.plan, runtime_ngpus = cell.ranks, use_zero = cell.zero,
       zero_ngroups = cell.groups, zero_use_reduce_scatter = cell.scatter,
-      reducer_bucket_cap_mb = cell.bucket },
+      reducer_bucket_cap_mb = cell.bucket, zero_offload = cell.offload },
   })
   local all, mine = samples_of(cell, count), {}
   program:prepare(all[1][1])

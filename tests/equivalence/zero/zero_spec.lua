@@ -83,6 +83,26 @@ describe('ZeRO equals one device', function()
     check(one { zero = 1, muon = true, policy = 'pp', plan = 2 })
   end)
 
+  it('with states on the host, to the last bit', function()
+    for i, level in ipairs(cells.levels) do
+      for _, layout in ipairs { cells.layouts[1], cells.layouts[i % 2 == 0 and 3 or 5] } do
+        local want
+        for _, offload in ipairs { 'none', 'optimizer', 'all' } do
+          local cell = one { name = level.name .. ', offload ' .. offload, zero = level.zero,
+            scatter = level.scatter, policy = layout.policy, plan = layout.plan, offload = offload,
+            bucket = 0.004 }
+          check(cell)
+          for r, result in ipairs(cell.results) do
+            assert.same(want and want[r].bits or result.bits, result.bits)
+          end
+          want = want or cell.results
+        end
+      end
+    end
+    check(one { zero = 1, muon = true, offload = 'all' })
+    check(one { zero = 1, groups = 2, offload = 'all' })
+  end)
+
   it('in sets of a few elements, and under schedules with backward apart', function()
     check(one { zero = 1, scatter = true, bucket = 0.002 })
     check(one { zero = 2, policy = 'pp', plan = 2, config = { pipeline_scheduler = 'zb_h1' },
