@@ -84,6 +84,13 @@ function Group:all_reduce_async(tensor, reduce) end
 ---@return nnscaler.Tensor
 function Group:all_gather(tensor, dim, whole) end
 
+--- Begins to join the parts, without waiting where the back end can; the next all_gather of the
+--- tensor, in this group, gives the result.
+---@param tensor nnscaler.Tensor
+---@param dim integer
+---@param whole integer
+function Group:all_gather_ahead(tensor, dim, whole) end
+
 --- Sums, and keeps this rank's part.
 ---@param tensor nnscaler.Tensor of equal shape on all ranks
 ---@param dim integer along which the sum is cut

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 
 #include "codegen/file.h"
 #include "codegen/lists.h"
@@ -206,7 +207,9 @@ void FileWriter::write_run(const Segment& segment, const Run& run, FunctionWrite
   const BlockSlots& last = block_slots(segment, segment.blocks[run.last - 1]);
   if (!sources) {
     for (size_t k = run.first; k < run.last; ++k) {
-      if (k > run.first) start_sums(segment, segment.blocks[k].first, w);
+      if (k > run.first) start(segment, segment.blocks[k].first, w);
+      if (k + 1 < run.last && gathers_ahead(segment, run))
+        w.raw(ahead_text(segment, run, last_part(segment.blocks[k + 1].path), w));
       write_single(segment, segment.blocks[k], body,
                    fresh ? table(last_part(segment.blocks[k].path)) : "", w);
     }
@@ -236,6 +239,9 @@ void FileWriter::write_run(const Segment& segment, const Run& run, FunctionWrite
   const bool down = std::stoll(from) > std::stoll(to);
   w.raw(fmt::format("for i = {}, {}{} do", from, to, down ? ", -1" : ""));
   w.indent(true);
+  if (gathers_ahead(segment, run))
+    w.raw(fmt::format("if i ~= {} then {} end", to,
+                      ahead_text(segment, run, next_index(segment, run), w)));
   if (fresh) w.raw(table("i"));
   std::string left;
   for (const std::string& v : variables) left += (left.empty() ? "" : ", ") + v;
@@ -245,6 +251,39 @@ void FileWriter::write_run(const Segment& segment, const Run& run, FunctionWrite
   w.indent(false);
   w.raw("end");
   for (int slot : last.results) store_top(segment, slot, w);
+}
+
+bool FileWriter::gathers_ahead(const Segment& segment, const Run& run) {
+  return std::any_of(segment.ahead.begin(), segment.ahead.end(), [&](const lower::Ahead& mark) {
+    return run.first < mark.block && mark.block < run.last;
+  });
+}
+
+std::string FileWriter::next_index(const Segment& segment, const Run& run) {
+  const auto number = [&](size_t k) { return std::stoll(last_part(segment.blocks[k].path)); };
+  const int64_t step = number(run.first + 1) - number(run.first);
+  return fmt::format("i {} {}", step < 0 ? '-' : '+', std::abs(step));
+}
+
+std::string FileWriter::ahead_text(const Segment& segment, const Run& run, const std::string& index,
+                                   FunctionWriter& w) {
+  Body& body = body_of(segment, run);
+  const BlockRun& first = segment.blocks[run.first];
+  if (body.ahead_tables.empty()) {
+    FunctionWriter own(program_, operators_, groups_, first.path, reserved_);
+    for (const size_t i : lower::gathers_of(program_, segment, first))
+      own.gather_ahead(segment.instrs[i]);
+    for (const char* table : kTables)
+      if (own.needs().contains(table)) body.ahead_tables.emplace_back(table);
+    functions_ += fmt::format("\n-- begins what block.{} gathers\nfunction block.{}_ahead({})\n",
+                              body.name, body.name, fmt::join(body.ahead_tables, ", "));
+    for (const std::string& line : own.lines()) functions_ += line + "\n";
+    functions_ += "end\n";
+  }
+  std::string text;
+  for (const std::string& table : body.ahead_tables)
+    text += (text.empty() ? "" : ", ") + table_argument(table, list_of(first.path), index, w);
+  return fmt::format("block.{}_ahead({})", body.name, text);
 }
 
 void FileWriter::write_single(const Segment& segment, const BlockRun& block, const Body& body,

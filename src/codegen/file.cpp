@@ -42,7 +42,7 @@ std::string FileWriter::body() {
   }
   std::vector<std::string> used;
   for (const char* helper : {"release", "accumulate", "accumulate_copy", "into", "update",
-                             "start_sums", "random_key", "items", "concat"})
+                             "start_sums", "gather_ahead", "random_key", "items", "concat"})
     if (calls(functions_, helper) || calls(segments, helper)) used.push_back(helper);
   if (!used.empty())
     out += fmt::format("local {} = rt.{}\n", fmt::join(used, ", "), fmt::join(used, ", rt."));
@@ -63,14 +63,31 @@ std::string FileWriter::body() {
 }
 
 std::set<std::string> FileWriter::reserved_names() {
-  std::set<std::string> names = {"rt",      "aten",       "nnscaler",
-                                 "comm",    "hook",       "block",
-                                 "release", "accumulate", "accumulate_copy",
-                                 "into",    "start_sums", "step",
-                                 "update",  "random_key", "input",
-                                 "items",   "concat",     "given",
-                                 "seed",    "rest",       "i",
-                                 "_",       "unpack",     "require",
+  std::set<std::string> names = {"rt",
+                                 "aten",
+                                 "nnscaler",
+                                 "comm",
+                                 "hook",
+                                 "block",
+                                 "release",
+                                 "accumulate",
+                                 "accumulate_copy",
+                                 "into",
+                                 "start_sums",
+                                 "step",
+                                 "gather_ahead",
+                                 "update",
+                                 "random_key",
+                                 "input",
+                                 "items",
+                                 "concat",
+                                 "given",
+                                 "seed",
+                                 "rest",
+                                 "i",
+                                 "_",
+                                 "unpack",
+                                 "require",
                                  "math"};
   names.insert(std::begin(kTables), std::end(kTables));
   names.erase("_");
@@ -121,7 +138,7 @@ void FileWriter::write_instrs(const Segment& segment, size_t first, size_t last,
   auto loop = std::find_if(segment.loops.begin(), segment.loops.end(),
                            [&](const lower::Loop& l) { return l.first >= first; });
   for (size_t i = first; i < last;) {
-    start_sums(segment, i, w);
+    start(segment, i, w);
     if (&w == whole_ && w.lines().size() >= (cuts_.empty() ? 0 : cuts_.back()) + kMostLines)
       cuts_.push_back(w.lines().size());
     if (loop == segment.loops.end() || loop->first != i) {
@@ -134,10 +151,16 @@ void FileWriter::write_instrs(const Segment& segment, size_t first, size_t last,
   }
 }
 
-void FileWriter::start_sums(const Segment& segment, size_t after, FunctionWriter& w) {
+void FileWriter::start(const Segment& segment, size_t after, FunctionWriter& w) {
   for (const lower::SumStart& sum : segment.sums)
     if (sum.after == after)
       w.raw(fmt::format("if ctx.last then start_sums(ctx, {}) end", sum.set + 1));
+  for (const lower::Ahead& mark : segment.ahead) {
+    if (mark.after != after) continue;
+    for (const Run& run : runs_of(segment))
+      if (run.first == mark.block)
+        w.raw(ahead_text(segment, run, last_part(segment.blocks[run.first].path), w));
+  }
 }
 
 void FileWriter::start_sums(const Segment& segment, const Run& run, FunctionWriter& w) {
@@ -182,12 +205,12 @@ std::string FileWriter::write_segment(const Segment& segment) {
   size_t next = 0;
   for (const Run& run : runs_of(segment)) {
     write_instrs(segment, next, segment.blocks[run.first].first, w);
-    start_sums(segment, segment.blocks[run.first].first, w);
+    start(segment, segment.blocks[run.first].first, w);
     write_run(segment, run, w);
     next = segment.blocks[run.last - 1].last;
   }
   write_instrs(segment, next, segment.instrs.size(), w);
-  start_sums(segment, segment.instrs.size(), w);
+  start(segment, segment.instrs.size(), w);
   std::string results;
   if (program_.returns(segment))
     for (const graph::Nest& nest : program_.outputs)

@@ -42,6 +42,8 @@ struct Body {
   std::vector<std::string> tables;  // of kTables, taken as parameters
   std::vector<size_t> arguments;    // indices of externals that are passed
   bool arguments_in_table = false, results_in_table = false;  // where there are too many
+  // Of the function that begins the gathers of an instance; tables empty: it is not written.
+  std::vector<std::string> ahead_tables;
 };
 
 // Slots that one table keeps: results of the turns of a loop, or of one call that gives many.
@@ -107,6 +109,13 @@ class FileWriter {
   // What stands before the "=" of a call of a block outside of a loop.
   std::string result_text(const Body& body, const std::vector<int>& results, FunctionWriter& w);
   void write_run(const Segment& segment, const Run& run, FunctionWriter& w);
+  // Whether the gathers of a block of the run begin with the block before it.
+  static bool gathers_ahead(const Segment& segment, const Run& run);
+  // In a loop over the run: the index of the instance after that with index i.
+  static std::string next_index(const Segment& segment, const Run& run);
+  // The call that begins the gathers of the instance with this index.
+  std::string ahead_text(const Segment& segment, const Run& run, const std::string& index,
+                         FunctionWriter& w);
   void write_single(const Segment& segment, const BlockRun& block, const Body& body,
                     const std::string& first_line, FunctionWriter& w);
   // Keeps a slot for later segments, where it is one of those.
@@ -125,9 +134,10 @@ class FileWriter {
                             const std::vector<size_t>& cuts) const;
   // Functions are locals of the file, of which LuaJIT allows 200.
   bool segments_in_table() const { return program_.segments.size() > 60; }
-  // Lines that start the sums which may after this many instructions.
-  static void start_sums(const Segment& segment, size_t after, FunctionWriter& w);
-  // The same in the loop over instances of a block.
+  // Lines that start what may after this many instructions: sums, and gathers of the first block of
+  // a run.
+  void start(const Segment& segment, size_t after, FunctionWriter& w);
+  // Starts of sums in the loop over instances of a block.
   static void start_sums(const Segment& segment, const Run& run, FunctionWriter& w);
 
   const Program& program_;

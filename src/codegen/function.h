@@ -1,6 +1,8 @@
 // Writes the statements of one generated function: a segment, or the body of a repeated block.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <map>
 #include <set>
 #include <string>
@@ -44,6 +46,10 @@ class FunctionWriter {
   void store(int slot, std::string field) { field_[slot] = std::move(field); }
 
   void statement(const Instr& instr);
+  // Begins what the instruction, a gather of a weight, ends.
+  void gather_ahead(const Instr& instr) {
+    put_line(fmt::format("gather_ahead({})", arguments(instr)));
+  }
   // One turn of a loop in place of all of them. `last_use` is by slot: the last instruction of the
   // segment that reads it, SIZE_MAX where others read it later.
   void loop(const lower::Segment& segment, const lower::Loop& loop,

@@ -20,7 +20,6 @@ class AllReduce : public Operation {
   AllReduce(const std::function<std::unique_ptr<Batch>()>& open, int position, int size, int tag,
             at::Tensor tensor, Reduce reduce, int64_t piece_bytes);
   bool step() override;
-  bool done() const { return done_; }
 
  private:
   // One piece of each chunk: `elements` of them (fewer in the last chunks) from `start`.

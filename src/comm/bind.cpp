@@ -93,6 +93,11 @@ int group_all_gather(lua_State* L) {  // (group, tensor, dim, whole)
   tensor::push(L, group_at(L).all_gather(check_real(L, 2), check_int(L, 3), check_int(L, 4)));
   return 1;
 }
+int group_all_gather_ahead(lua_State* L) {  // (group, tensor, dim, whole)
+  const Waiting waiting = in_operation(L, Operation::all_gather);
+  group_at(L).all_gather_ahead(check_real(L, 2), check_int(L, 3), check_int(L, 4));
+  return 0;
+}
 int group_reduce_scatter(lua_State* L) {  // (group, tensor, dim)
   const Waiting waiting = in_operation(L, Operation::reduce_scatter);
   tensor::push(L, group_at(L).reduce_scatter(check_real(L, 2), check_int(L, 3)));
@@ -378,6 +383,7 @@ int open_module(lua_State* L) {
                                {{"all_reduce", guarded<group_all_reduce>},
                                 {"all_reduce_async", guarded<group_all_reduce_async>},
                                 {"all_gather", guarded<group_all_gather>},
+                                {"all_gather_ahead", guarded<group_all_gather_ahead>},
                                 {"reduce_scatter", guarded<group_reduce_scatter>},
                                 {"all_to_all", guarded<group_all_to_all>},
                                 {"broadcast", guarded<group_broadcast>},

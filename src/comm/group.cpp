@@ -148,11 +148,26 @@ void Group::all_reduce(at::Tensor& tensor, Reduce reduce) {
 
 at::Tensor Group::all_gather(const at::Tensor& local, int64_t dim, int64_t whole) {
   if (size() == 1) return local;
+  if (const auto begun = ahead_.find(local.unsafeGetTensorImpl()); begun != ahead_.end()) {
+    const Ahead ahead = std::move(begun->second);
+    ahead_.erase(begun);
+    if (ahead.handle) ahead.handle->wait();
+    return join(ahead.all, dim, whole, size());
+  }
   const at::Tensor one = padded(local, dim, part(whole, 0, size()).length()).contiguous();
   check("all_gather", one);
   at::Tensor all = at::empty(with_front(size(), one), one.options());
   do_all_gather(all, one);
   return join(all, dim, whole, size());
+}
+
+void Group::all_gather_ahead(const at::Tensor& local, int64_t dim, int64_t whole) {
+  if (size() == 1 || ahead_.contains(local.unsafeGetTensorImpl())) return;
+  const at::Tensor one = padded(local, dim, part(whole, 0, size()).length()).contiguous();
+  check("all_gather", one);
+  at::Tensor all = at::empty(with_front(size(), one), one.options());
+  auto handle = start_all_gather(all, one);
+  ahead_.emplace(local.unsafeGetTensorImpl(), Ahead{local, std::move(all), std::move(handle)});
 }
 
 at::Tensor Group::reduce_scatter(const at::Tensor& addend, int64_t dim) {

@@ -11,6 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -56,6 +57,8 @@ class Group {
   std::shared_ptr<Handle> all_reduce_async(at::Tensor& tensor, Reduce reduce = Reduce::sum);
   // Joins the local parts along `dim`; `whole` is its length in the result (parts as part_of).
   at::Tensor all_gather(const at::Tensor& local, int64_t dim, int64_t whole);
+  // Begins to, without waiting where the backend can: the next all_gather of this tensor ends it.
+  void all_gather_ahead(const at::Tensor& local, int64_t dim, int64_t whole);
   // Sums, and keeps this rank's part along `dim`.
   at::Tensor reduce_scatter(const at::Tensor& addend, int64_t dim);
   // Cuts along `dim` and joins along `from`, whose whole length is `whole`.
@@ -81,6 +84,11 @@ class Group {
     return nullptr;
   }
   virtual void do_all_gather(at::Tensor& all, const at::Tensor& one) = 0;
+  // Gives nullptr when it is complete already.
+  virtual std::shared_ptr<Handle> start_all_gather(at::Tensor& all, const at::Tensor& one) {
+    do_all_gather(all, one);
+    return nullptr;
+  }
   virtual void do_reduce_scatter(at::Tensor& one, const at::Tensor& all) = 0;
   virtual void do_all_to_all(at::Tensor& out, const at::Tensor& in) = 0;
   virtual void do_broadcast(at::Tensor& tensor, int root) = 0;
@@ -95,6 +103,12 @@ class Group {
 
  private:
   void check(const char* operation, const at::Tensor& like);
+
+  struct Ahead {
+    at::Tensor local, all;
+    std::shared_ptr<Handle> handle;  // nullptr: it is complete
+  };
+  std::map<const at::TensorImpl*, Ahead> ahead_;  // begun, by what is gathered
 
   std::vector<int> ranks_;
   int position_;

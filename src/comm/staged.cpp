@@ -5,13 +5,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/gather.h"
 #include "comm/reduce.h"
 
 namespace nns::comm {
 namespace {
 
-// Tags: 0 are the moves between all; then all-reduces in turn, so that rounds of several under way
-// do not meet; then those of send and recv.
+// Tags: 0 are the moves between all; then those of what is under way beside others, in turn, so
+// that rounds do not meet; then those of send and recv.
 constexpr int kTagMove = 0, kTagFirst = 1, kTagPairs = 8192, kTagSend = kTagFirst + 2 * kTagPairs;
 
 // Addresses of n blocks of `bytes` that lie one behind the other.
@@ -57,9 +58,14 @@ std::vector<std::string> StagedGroup::exchange(const std::string& mine) {
   return texts;
 }
 
-AllReduce StagedGroup::all_reduce_of(const at::Tensor& tensor, Reduce reduce) {
+int StagedGroup::next_tag() {
   const int tag = kTagFirst + 2 * turn_;
   turn_ = (turn_ + 1) % kTagPairs;
+  return tag;
+}
+
+AllReduce StagedGroup::all_reduce_of(const at::Tensor& tensor, Reduce reduce) {
+  const int tag = next_tag();
   count_reduced(tensor);
   return {[this] { return batch("all_reduce"); },
           position(),
@@ -76,7 +82,7 @@ void StagedGroup::do_all_reduce(at::Tensor& tensor, Reduce reduce) {
 }
 
 std::shared_ptr<Handle> StagedGroup::start_all_reduce(at::Tensor& tensor, Reduce reduce) {
-  return start(std::make_shared<AllReduce>(all_reduce_of(tensor, reduce)));
+  return start(std::make_shared<AllReduce>(all_reduce_of(tensor, reduce)), "all_reduce");
 }
 
 template <class To, class From>
@@ -113,6 +119,14 @@ void StagedGroup::do_all_gather(at::Tensor& all, const at::Tensor& one) {
   if (one.numel() == 0) return;
   gather_bytes(all.mutable_data_ptr(), one.const_data_ptr(), bytes_of(one));
   count((size() - 1) * bytes_of(one));
+}
+
+std::shared_ptr<Handle> StagedGroup::start_all_gather(at::Tensor& all, const at::Tensor& one) {
+  if (one.numel() == 0) return nullptr;
+  count((size() - 1) * bytes_of(one));
+  return start(
+      std::make_shared<AllGather>(batch("all_gather"), position(), size(), next_tag(), all, one),
+      "all_gather");
 }
 
 void StagedGroup::do_reduce_scatter(at::Tensor& one, const at::Tensor& all) {

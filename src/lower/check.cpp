@@ -69,12 +69,37 @@ class Checker {
                run.last, segment.instrs.size(), end);
       end = run.last;
     }
+    check_ahead(segment);
     end = 0;
     for (const Loop& loop : segment.loops) {
       if (loop.first < end || loop.size == 0 || loop.last() > segment.instrs.size())
         broken("a loop covers [{}, {}) of {} instructions, after {}", loop.first, loop.last(),
                segment.instrs.size(), end);
       end = loop.last();
+    }
+  }
+
+  // Gathers begin before the block that calls them, outside of others, and no earlier than the
+  // block before it does: two blocks have whole weights at most.
+  void check_ahead(const Segment& segment) const {
+    const Ahead* before = nullptr;
+    for (const Ahead& mark : segment.ahead) {
+      if (mark.block >= segment.blocks.size())
+        broken("gathers of block {} begin; there are {}", mark.block, segment.blocks.size());
+      const BlockRun& run = segment.blocks[mark.block];
+      if (mark.after >= run.first)
+        broken("gathers of {} begin after {} instructions, the block after {}", run.path,
+               mark.after, run.first);
+      if (mark.block > 0 && mark.after < segment.blocks[mark.block - 1].first)
+        broken("gathers of {} begin before block {}", run.path,
+               segment.blocks[mark.block - 1].path);
+      for (const BlockRun& other : segment.blocks)
+        if (other.first < mark.after && mark.after < other.last)
+          broken("gathers of {} begin inside of block {}", run.path, other.path);
+      if (before != nullptr && (mark.after < before->after || mark.block <= before->block))
+        broken("gathers of {} begin after those of {}", run.path,
+               segment.blocks[before->block].path);
+      before = &mark;
     }
   }
 

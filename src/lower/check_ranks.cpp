@@ -46,7 +46,8 @@ bool is_sum(const Instr& instr) {
 // Of one segment, with micro-batch 0.
 std::vector<Event> events_of(const Program& program, const Segment& segment) {
   std::vector<Event> out;
-  for (const Instr& instr : segment.instrs) {
+  for (const size_t i : begin_order(program, segment)) {
+    const Instr& instr = segment.instrs[i];
     if (is_message(instr)) {
       const bool sends = communication_of(instr) == operators::Communication::send;
       const TensorType& type = program.slot(sends ? reads(instr)[0] : instr.outs[0]).type;

@@ -55,6 +55,7 @@ class Lowering {
     find_blocks(program);
     insert_releases(program);
     write_in_place(program);
+    gather_ahead(program);
     const Holes holes = peers_.holes();
     check_filled(program, holes);
     const Memory bytes = memory(program);

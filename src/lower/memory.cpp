@@ -23,7 +23,12 @@ class Walk {
       for (int slot : sent_) drop(slot);
       sent_.clear();
     }
-    for (const Instr& instr : segment.instrs) {
+    auto mark = segment.ahead.begin();
+    std::set<int> begun;  // what gathers ahead have memory for
+    for (size_t i = 0; i < segment.instrs.size(); ++i) {
+      const Instr& instr = segment.instrs[i];
+      for (; mark != segment.ahead.end() && mark->after == i; ++mark)
+        begin(segment, segment.blocks[mark->block], begun);
       if (communication_of(instr) == operators::Communication::send &&
           segment.kind == SegmentKind::forward) {
         const int slot = reads(instr)[0];
@@ -31,7 +36,7 @@ class Walk {
         sent_.push_back(slot);
       }
       for (int out : instr.outs)
-        if (out >= 0) make(out);
+        if (out >= 0 && begun.erase(out) == 0) make(out);
       peak = std::max(peak, now);
       switch (instr.kind) {
         case InstrKind::release:
@@ -62,6 +67,13 @@ class Walk {
   int64_t now = 0, peak = 0;
 
  private:
+  void begin(const Segment& segment, const BlockRun& run, std::set<int>& begun) {
+    for (const size_t i : gathers_of(program_, segment, run)) {
+      const int out = segment.instrs[i].outs.at(0);
+      make(out);
+      begun.insert(out);
+    }
+  }
   int& names_of(int slot) { return live_[static_cast<size_t>(storage_.root(slot))]; }
   bool counts(int slot) const { return is_local(program_, storage_.root(slot)); }
   void make(int slot) {

@@ -29,6 +29,8 @@ void find_blocks(Program& program);
 // only where every instance does. Releases that free nothing yet, since a view of the same memory
 // lives on, wait for the one that does: fewer and longer lines, the same peak.
 void insert_releases(Program& program);
+// Marks where gathers of the next repeated block's weights begin.
+void gather_ahead(Program& program);
 // Marks loops: instructions that repeat beside and inside of the blocks, such as unrolled time
 // steps.
 void find_loops(Program& program);

@@ -104,8 +104,11 @@ std::string write_text(const Program& program, bool locations) {
       for (; sum != segment.sums.end() && sum->after == i; ++sum)
         text += fmt::format("  sums up to {} may start\n", sum->set);
     };
+    auto ahead = segment.ahead.begin();
     for (size_t i = 0; i < segment.instrs.size(); ++i) {
       sums_at(i);
+      for (; ahead != segment.ahead.end() && ahead->after == i; ++ahead)
+        text += fmt::format("  gathers of {} begin\n", segment.blocks.at(ahead->block).path);
       if (block < segment.blocks.size() && segment.blocks[block].first == i)
         text +=
             fmt::format("  block {} {}\n", segment.blocks[block].body, segment.blocks[block].path);

@@ -118,6 +118,13 @@ struct SumStart {
   int set = 0;       // of Program::sets
 };
 
+// A place in a segment at which the gathers of a repeated block's weights begin, ahead of it: where
+// they are called they end.
+struct Ahead {
+  size_t after = 0;  // so many instructions of the segment; outside of blocks
+  size_t block = 0;  // of Segment::blocks
+};
+
 // What a segment does of its stage's work. Where weight gradients are apart, `backward` makes those
 // of activations and `weight` the rest.
 enum class SegmentKind { forward, backward, weight };
@@ -138,6 +145,7 @@ struct Segment {
   std::vector<BlockRun> blocks;  // disjoint, ascending
   std::vector<Loop> loops;       // disjoint, ascending, each inside of one block or of none
   std::vector<SumStart> sums;    // ascending; none where sums wait for the end of the step
+  std::vector<Ahead> ahead;      // ascending
 };
 
 struct Program {

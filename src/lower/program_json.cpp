@@ -168,6 +168,13 @@ void write_segment(Writer& w, const Segment& s) {
     w.key("set"), w.number(sum.set);
     w.close();
   });
+  if (!s.ahead.empty())
+    w.key("ahead"), w.list(s.ahead, [&](const Ahead& mark) {
+      w.open();
+      w.key("after"), w.number(static_cast<int64_t>(mark.after));
+      w.key("block"), w.number(static_cast<int64_t>(mark.block));
+      w.close();
+    });
   w.close();
 }
 

@@ -154,6 +154,9 @@ const auto read_loop =
 const auto read_sum = object<SumStart>(field("after", &SumStart::after, read_count),
                                        field("set", &SumStart::set, read_count));
 
+const auto read_ahead = object<Ahead>(field("after", &Ahead::after, read_count),
+                                      field("block", &Ahead::block, read_count));
+
 const auto read_segment = object<Segment>(
     field("name", &Segment::name, read_string), field("kind", &Segment::kind, read_segment_kind),
     field("stage", &Segment::stage, read_count), field("inputs", &Segment::inputs, read_counts),
@@ -163,7 +166,8 @@ const auto read_segment = object<Segment>(
     field("instrs", &Segment::instrs, list_reader(read_instr)),
     field("blocks", &Segment::blocks, list_reader(read_block)),
     field("loops", &Segment::loops, list_reader(read_loop)),
-    field("sums", &Segment::sums, list_reader(read_sum)));
+    field("sums", &Segment::sums, list_reader(read_sum)),
+    optional("ahead", &Segment::ahead, list_reader(read_ahead)));
 
 const auto read_share = object<Share>(
     field("reduce", &Share::reduce, read_counts), field("holders", &Share::holders, read_count),
@@ -316,6 +320,9 @@ class Checker {
         broken(fmt::format("a loop from {} to {} of {}", loop.first, loop.last(), s.name));
       end = loop.last();
     }
+    for (const Ahead& mark : s.ahead)
+      if (mark.after > s.instrs.size() || mark.block >= s.blocks.size())
+        broken(fmt::format("gathers of block {} after {} of {}", mark.block, mark.after, s.name));
     for (const SumStart& sum : s.sums)
       if (sum.after > s.instrs.size() || static_cast<size_t>(sum.set) >= p_.sets.size())
         broken(fmt::format("sums up to set {} after {} of {}", sum.set, sum.after, s.name));

@@ -63,6 +63,11 @@ inline bool is_local(const Program& program, int slot) {
 // Whether the result has memory of its own. Operators without a record count as views, and what
 // autograd hands out may be what it was given.
 bool makes_memory(const Instr& instr);
+// Calls of a block that make weights whole which rest in shards, the first of each weight.
+std::vector<size_t> gathers_of(const Program& program, const Segment& segment, const BlockRun& run);
+// Instructions of a segment by the order in which they begin: gathers that begin ahead of their
+// place stand where they are marked to.
+std::vector<size_t> begin_order(const Program& program, const Segment& segment);
 // Whether the call does something beside its results: other ranks wait for it, or a user does.
 bool has_effect(const Instr& instr);
 // Whether the call writes its first argument and returns it.

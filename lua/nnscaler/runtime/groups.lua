@@ -56,6 +56,13 @@ end
 ---@return nnscaler.Tensor
 function M.all_gather(x, dim, whole, ranks) return M.group(ranks):all_gather(x, dim, whole) end
 
+---Begins an all_gather of the same arguments, which ends it.
+---@param x nnscaler.Tensor
+---@param dim integer
+---@param whole integer
+---@param ranks integer[]
+function M.gather_ahead(x, dim, whole, ranks) M.group(ranks):all_gather_ahead(x, dim, whole) end
+
 ---Sums over the group and keeps this rank's part along `dim`.
 ---@param x nnscaler.Tensor
 ---@param dim integer

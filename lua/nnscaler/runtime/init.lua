@@ -26,6 +26,15 @@ local M = {
 ---@param k integer|nil nil: none
 function M.start_sums(ctx, k) ctx.states:start(k) end
 
+--- gather_ahead(weight, dim, whole, ranks): begins the gather of these arguments, which ends it.
+---@param weight nnscaler.Tensor
+---@param dim integer
+---@param whole integer
+---@param ranks integer[]
+function M.gather_ahead(weight, dim, whole, ranks)
+  require('nnscaler.runtime.groups').gather_ahead(weight, dim, whole, ranks)
+end
+
 --- The ranks that communicate together, as a program names them once; joined at first use.
 ---@param ranks integer[]
 ---@return integer[]
@@ -47,6 +56,7 @@ local function around(namespace)
     for _, name in ipairs { 'accumulate', 'accumulate_copy', 'vjp' } do
       M[name] = profile.timed('compute', name, M[name])
     end
+    M.gather_ahead = profile.timed('communication', 'gather_ahead', M.gather_ahead)
   end
   local kind = namespace == 'comm' and 'communication' or 'compute'
   return function(name, f) return profile.timed(kind, name, f) end

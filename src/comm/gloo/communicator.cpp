@@ -150,7 +150,7 @@ class GlooGroup : public StagedGroup {
     outgoing_.emplace_back(std::move(bytes), std::move(message));
   }
 
-  std::shared_ptr<Handle> start(std::shared_ptr<AllReduce> operation) override {
+  std::shared_ptr<Handle> start(std::shared_ptr<Operation> operation, const char*) override {
     return worker_.add(std::move(operation));
   }
 

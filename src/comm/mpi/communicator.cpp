@@ -25,19 +25,21 @@ class Outgoing : public Operation {
   std::unique_ptr<Batch> message_;
 };
 
-class AllReduceHandle : public Handle {
+class OperationHandle : public Handle {
  public:
-  AllReduceHandle(std::shared_ptr<MpiWorld> world, std::shared_ptr<AllReduce> operation)
-      : world_(std::move(world)), operation_(std::move(operation)) {}
+  OperationHandle(std::shared_ptr<MpiWorld> world, std::shared_ptr<Operation> operation,
+                  const char* name)
+      : world_(std::move(world)), operation_(std::move(operation)), name_(name) {}
   bool done() override {
     world_->step();
-    return operation_->done();
+    return operation_->step();
   }
-  void wait() override { world_->wait(*operation_, "all_reduce"); }
+  void wait() override { world_->wait(*operation_, name_); }
 
  private:
   std::shared_ptr<MpiWorld> world_;
-  std::shared_ptr<AllReduce> operation_;
+  std::shared_ptr<Operation> operation_;
+  const char* name_;
 };
 
 class MpiGroup : public StagedGroup {
@@ -73,9 +75,9 @@ class MpiGroup : public StagedGroup {
     world_->add(std::make_shared<Outgoing>(std::move(message), std::move(bytes)));
   }
 
-  std::shared_ptr<Handle> start(std::shared_ptr<AllReduce> operation) override {
+  std::shared_ptr<Handle> start(std::shared_ptr<Operation> operation, const char* name) override {
     world_->add(operation);
-    return std::make_shared<AllReduceHandle>(world_, std::move(operation));
+    return std::make_shared<OperationHandle>(world_, std::move(operation), name);
   }
 
   int64_t piece_bytes() const override { return 1 << 20; }

@@ -218,6 +218,17 @@ void Rank::store(int id, Array value) {
   visible_.insert(id);
 }
 
+int64_t Rank::begun() const {
+  int64_t bytes = 0;
+  for (const Ahead& mark : segment().ahead) {
+    if (mark.after > next_) continue;
+    const BlockRun& run = segment().blocks[mark.block];
+    for (const size_t i : gathers_of(program_, segment(), run))
+      if (i > next_) bytes += bytes_of(program_.slot(segment().instrs[i].outs[0]).type);
+  }
+  return bytes;
+}
+
 int64_t Rank::held(const Pass& pass) const {
   std::set<const Memory*> others, own;
   for (const auto& [id, a] : lasting_) others.insert(a.memory.get());

@@ -84,6 +84,8 @@ class Rank {
   void store(int id, Array value);
   // Bytes of what this pass made: memory of weights, samples and gradients is not its own.
   int64_t held(const Pass& pass) const;
+  // Bytes of what gathers that began ahead will give.
+  int64_t begun() const;
 
   // rank_instructions.cpp
   // Returns false when it has to wait.

@@ -33,7 +33,7 @@ std::vector<Region> regions(const Shape& moves, size_t dims) {
 
 void Rank::finish(const Instr& instr) {
   if (instr.kind == InstrKind::call) {
-    measured.peak = std::max(measured.peak, held(pass()));
+    measured.peak = std::max(measured.peak, held(pass()) + begun());
     if (inputs_.watch) show(instr);
     if (is_in_place(instr)) pass().slots.erase(reads(instr)[0]);
   }
