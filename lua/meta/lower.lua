@@ -71,6 +71,7 @@ local Skeleton = {}
 ---@field constants integer bytes
 ---@field saved integer bytes that a micro-batch keeps for its backward in one stage
 ---@field peak integer most bytes that micro-batches hold at a time
+---@field host integer most bytes of activations that wait in memory of the host
 ---@field total integer bytes of all these at most, without states of the optimizer
 
 --- The program of one rank, lowered alone; a plan error where the plan does not fit the graph.

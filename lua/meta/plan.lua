@@ -175,6 +175,10 @@ function PlanBuilder:stage(first, devices) end
 ---@param nodes integer[]
 function PlanBuilder:recompute(nodes) end
 
+--- Keeps what backward reads of the results of nodes in memory of the host.
+---@param nodes integer[]
+function PlanBuilder:offload(nodes) end
+
 --- Runs functions of the user around a node.
 ---@param node integer
 ---@param hooks nnscaler.NodeHooks

@@ -91,6 +91,17 @@ function C.host_memory(reset) end
 ---@return nnscaler.Tensor
 function C.host_copy(x) end
 
+--- A copy there, laid out as the tensor is.
+---@param x nnscaler.Tensor
+---@return nnscaler.Tensor
+function C.to_host(x) end
+
+--- A copy on a device.
+---@param x nnscaler.Tensor
+---@param device string
+---@return nnscaler.Tensor
+function C.from_host(x, device) end
+
 --- Drops what tensors hold at once; using them afterwards is an error. nil is skipped.
 ---@param ... nnscaler.Tensor|nil
 function C.release(...) end

@@ -12,7 +12,7 @@ local M = {}
 ---@field pas_config table keys of the policy
 ---@field plan_ngpus integer devices of a plan
 ---@field runtime_ngpus integer ranks
----@field whole boolean no operator is cut, and none is recomputed
+---@field whole boolean no operator is cut, and none is recomputed or offloaded
 ---@field micro_batches integer of a scale unit, a step
 ---@field settings string what programs depend on, in one line, as their files keep it
 ---@field folder string of generated programs; '' keeps none
@@ -108,10 +108,11 @@ end
 ---@param size integer ranks, where the configuration says nothing
 ---@param pas_config? table
 ---@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean } whole: no operator is
----  cut, and none is recomputed
+---  cut, and none is recomputed or offloaded
 function M.sizes(policy, config, size, pas_config)
   local uncut = policy == nil or policy == 'dp' or policy == 'fsdp'
-  local whole = uncut and not (pas_config or {}).recompute_modules
+  local own = pas_config or {}
+  local whole = uncut and not own.recompute_modules and not own.offload_modules
   local plan_ngpus = config.plan_ngpus or (uncut and 1) or policies.devices(policy) or size
   local runtime_ngpus = config.runtime_ngpus or size
   if runtime_ngpus % plan_ngpus ~= 0 then

@@ -30,7 +30,7 @@ void push_traffic(lua_State* L, const std::vector<lower::Traffic>& list) {
 }
 
 void push_memory(lua_State* L, const lower::Memory& m) {
-  lua_createtable(L, 0, 8);
+  lua_createtable(L, 0, 9);
   lua_pushinteger(L, m.in_flight);
   lua_setfield(L, -2, "in_flight");
   for (const auto& [name, bytes] : {std::pair{"parameters", m.parameters},
@@ -39,6 +39,7 @@ void push_memory(lua_State* L, const lower::Memory& m) {
                                     {"constants", m.constants},
                                     {"saved", m.saved},
                                     {"peak", m.peak},
+                                    {"host", m.host},
                                     {"total", m.total()}}) {
     lua_pushnumber(L, static_cast<double>(bytes));
     lua_setfield(L, -2, name);

@@ -145,6 +145,10 @@ int recompute(lua_State* L) {  // (builder, nodes)
   builder_at(L).recompute(ints_at(L, 2));
   return 0;
 }
+int offload(lua_State* L) {  // (builder, nodes)
+  builder_at(L).offload(ints_at(L, 2));
+  return 0;
+}
 int schedule(lua_State* L) {  // (builder, name, micro_batches, chunks [, orders: list of texts])
   builder_at(L).schedule(check_string(L, 2), small(L, 3),
                          static_cast<int>(script::opt_int(L, 4, 1)), strings_at(L, 5));
@@ -335,6 +339,7 @@ int open(lua_State* L) {
                                     {"assign", guarded<assign>},
                                     {"stage", guarded<stage>},
                                     {"recompute", guarded<recompute>},
+                                    {"offload", guarded<offload>},
                                     {"hooks", guarded<hooks>},
                                     {"schedule", guarded<schedule>},
                                     {"zero", guarded<zero>},

@@ -50,6 +50,7 @@ class Lowering {
       unsent.insert(unsent.end(), stage->unsent().begin(), stage->unsent().end());
     remove_dead_calls(program, unsent);
     gather_again(program);
+    offload(program, offloaded(), common_.options.device);
     find_saved(program);
     reuse_memory(program);
     find_blocks(program);
@@ -68,6 +69,15 @@ class Lowering {
     std::vector<int> devices;
     for (const Seat& seat : seats) devices.push_back(seat.device());
     return devices;
+  }
+
+  // By graph node: whether what it keeps for backward waits on the host.
+  std::vector<bool> offloaded() const {
+    std::vector<bool> nodes(graph_.nodes.size(), false);
+    if (common_.options.plan == nullptr || !graph_.training) return nodes;
+    const auto& ops = common_.lanes[0]->fitted().ops;
+    for (size_t n = 0; n < nodes.size(); ++n) nodes[n] = ops[n].offload;
+    return nodes;
   }
 
   // Whether a class has devices of several scale units. Where each unit is a group that shares out

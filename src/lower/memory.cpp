@@ -15,7 +15,10 @@ namespace {
 class Walk {
  public:
   explicit Walk(const Program& program)
-      : program_(program), storage_(program), live_(program.slots.size(), 0) {}
+      : program_(program),
+        storage_(program),
+        on_host_(on_host(program)),
+        live_(program.slots.size(), 0) {}
 
   void segment(const Segment& segment) {
     // The answer to a message proves that its bytes are gone: the gradient of what was sent.
@@ -65,6 +68,7 @@ class Walk {
   }
 
   int64_t now = 0, peak = 0;
+  int64_t host = 0;  // now, in its memory
 
  private:
   void begin(const Segment& segment, const BlockRun& run, std::set<int>& begun) {
@@ -76,15 +80,19 @@ class Walk {
   }
   int& names_of(int slot) { return live_[static_cast<size_t>(storage_.root(slot))]; }
   bool counts(int slot) const { return is_local(program_, storage_.root(slot)); }
+  int64_t& memory_of(int slot) { return on_host_.contains(storage_.root(slot)) ? host : now; }
   void make(int slot) {
-    if (counts(slot) && names_of(slot)++ == 0) now += storage_.bytes(storage_.root(slot));
+    if (counts(slot) && names_of(slot)++ == 0)
+      memory_of(slot) += storage_.bytes(storage_.root(slot));
   }
   void drop(int slot) {
-    if (counts(slot) && --names_of(slot) == 0) now -= storage_.bytes(storage_.root(slot));
+    if (counts(slot) && --names_of(slot) == 0)
+      memory_of(slot) -= storage_.bytes(storage_.root(slot));
   }
 
   const Program& program_;
   const Storage storage_;
+  const std::set<int> on_host_;
   std::vector<int> live_;  // by root: slots that hold its memory
   std::vector<int> sent_;  // by the forward of the stage
 };
@@ -95,6 +103,7 @@ struct Part {
   int64_t net = 0;    // what it leaves, less what it found
   bool last = false;  // nothing of the micro-batch stays in the stage afterwards
   int64_t saved = 0;  // of a forward: kept for the backward
+  int64_t host = 0;   // what it leaves in memory of the host, less what it found
 };
 using Parts = std::map<std::pair<int, SegmentKind>, Part>;  // by stage
 
@@ -104,11 +113,12 @@ Parts parts_of(const Program& program) {
   int64_t begin = 0;  // of the stage
   for (size_t s = 0; s < program.segments.size(); ++s) {
     const Segment& segment = program.segments[s];
-    const int64_t before = walk.peak = walk.now;
+    const int64_t before = walk.peak = walk.now, host = walk.host;
     if (segment.kind == SegmentKind::forward) begin = before;
     walk.segment(segment);
     Part part{walk.peak - before, walk.now - before, false};
     part.saved = walk.now - before - walk.in_messages();
+    part.host = walk.host - host;
     part.last =
         s + 1 == program.segments.size() || program.segments[s + 1].kind == SegmentKind::forward;
     // Results, such as the loss, go with the last part.
@@ -146,7 +156,7 @@ Memory memory(const Program& program, const std::vector<Action>& order) {
   for (int slot : accumulated) out.gradients += bytes_of(gradient_type(program.slot(slot)));
 
   const Parts parts = parts_of(program);
-  int64_t now = 0;
+  int64_t now = 0, host = 0;
   std::map<int, int> waiting;  // by stage
   const auto run = [&](int stage, SegmentKind kind) {
     const auto part = parts.find({stage, kind});
@@ -156,6 +166,7 @@ Memory memory(const Program& program, const std::vector<Action>& order) {
     }
     out.peak = std::max(out.peak, now + part->second.rise);
     now += part->second.net;
+    out.host = std::max(out.host, host += part->second.host);
     if (kind == SegmentKind::forward) {
       out.saved = std::max(out.saved, part->second.saved);
       out.in_flight = std::max(out.in_flight, ++waiting[stage]);

@@ -16,9 +16,10 @@ struct Memory {
   // The most at any time of tensors made by micro-batches, of activations that are sent until their
   // gradient comes; samples and seeds not counted.
   int64_t peak = 0;
+  int64_t host = 0;   // the most of activations that wait in memory of the host
   int in_flight = 0;  // the most micro-batches of a stage that wait for a backward at one time
 
-  // The most at any time; optimizer state not counted.
+  // The most at any time on the device; optimizer state not counted.
   int64_t total() const { return parameters + gradients + buffers + constants + peak; }
 };
 

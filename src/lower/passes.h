@@ -2,6 +2,8 @@
 #pragma once
 
 #include <map>
+#include <string>
+#include <vector>
 
 #include "lower/program.h"
 
@@ -18,6 +20,12 @@ void remove_dead_calls(Program& program, const std::vector<int>& unsent);
 // Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so
 // that no whole weight is kept between them.
 void gather_again(Program& program);
+// Calls by which slots of a segment can be made again.
+using Remakes = std::map<int, Instr>;
+// Makes the slots anew that the segment reads, in front of their first readers.
+void read_again(Program& program, const Remakes& calls, Segment& segment);
+// Keeps what calls of these graph nodes make for backward in memory of the host.
+void offload(Program& program, const std::vector<bool>& nodes, const std::string& device);
 // Sets what each segment hands to later ones: slots made (or got) in one and read in another.
 void find_saved(Program& program);
 // Lets sums of gradients write into an addend that nobody else reads, and marks gradients that an

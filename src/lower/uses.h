@@ -1,6 +1,7 @@
 // Who reads and writes the slots of a segment: shared by the passes.
 #pragma once
 
+#include <set>
 #include <vector>
 
 #include "base/error.h"
@@ -59,6 +60,9 @@ inline bool is_local(const Program& program, int slot) {
   return program.slot(slot).role == SlotRole::activation ||
          program.slot(slot).role == SlotRole::gradient;
 }
+
+// Slots whose tensors are copies in memory of the host.
+std::set<int> on_host(const Program& program);
 
 // Whether the result has memory of its own. Operators without a record count as views, and what
 // autograd hands out may be what it was given.

@@ -180,6 +180,13 @@ void add_communication(Records& records) {
   add("comm::gather_weight(Tensor self, int dim, int whole, int[] group) -> Tensor", C::adapter,
       rewrite(gather_weight, scatter_gradient));
 
+  // Copies to memory of the host and back, laid out as they were.
+  records.add({kToHost}, {.schema = parse_schema(fmt::format("{}(Tensor self) -> Tensor", kToHost)),
+                          .on_host = true});
+  records.add(
+      {kFromHost},
+      {.schema = parse_schema(fmt::format("{}(Tensor self, str device) -> Tensor", kFromHost))});
+
   // A user's function before or after a call of the plan.
   for (const std::string_view name : {"hook::before", "hook::after"})
     records.add({name}, {.schema = parse_schema(

@@ -108,6 +108,10 @@ enum class Communication {
   adapter,  // becomes another call, or none, before the program is done
 };
 
+// Copies of activations in memory of the host: there, and back to a device.
+inline constexpr const char* kToHost = "comm::to_host";
+inline constexpr const char* kFromHost = "comm::from_host";
+
 struct Record {
   std::string name = {};
   // Of operators that LibTorch does not have; the others' stand in schemas.inc.
@@ -130,7 +134,8 @@ struct Record {
   bool constant = false;  // outputs never require gradients (detach, zeros_like, argmax)
   bool identity = false;  // returns its first tensor unchanged whenever the type is unchanged
   Communication communication = Communication::none;
-  bool hook = false;  // a user's function runs
+  bool hook = false;     // a user's function runs
+  bool on_host = false;  // the result is a copy in memory of the host
   Kind kind = Kind::other;
   Answer answer = Answer::tensors;
   std::function<Arg(const CallView&)> ask = {};  // of Answer::shape

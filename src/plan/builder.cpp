@@ -183,6 +183,10 @@ void Builder::recompute(const std::vector<int>& nodes) {
   ++recompute_groups_;
 }
 
+void Builder::offload(const std::vector<int>& nodes) {
+  for (int n : nodes) op(n).offload = true;
+}
+
 void Builder::schedule(const std::string& name, int micro_batches, int chunks,
                        std::vector<std::string> orders) {
   plan_.schedule = name;
@@ -220,7 +224,7 @@ Plan Builder::finish(const std::string& policy) {
         fail(ErrorKind::plan, "[plan.finish] {}: device {} is not of stage {} ({})",
              to_string(key(id)), d, o.stage, fmt::join(stage, ","));
     }
-    plan_.ops.push_back({key(id), o.cuts, o.devices, o.stage, o.recompute, o.hooks});
+    plan_.ops.push_back({key(id), o.cuts, o.devices, o.stage, o.recompute, o.hooks, o.offload});
   }
   for (int d = 0; d < plan_.plan_ngpus; ++d)
     if (!used.contains(d) && !ops_.empty())

@@ -40,6 +40,8 @@ class Builder {
   // Starts stages: the first node of each but the first, ascending.
   void stage(const std::vector<int>& first_nodes, std::vector<std::vector<int>> devices);
   void recompute(const std::vector<int>& nodes);
+  // Keeps what backward reads of their results in memory of the host.
+  void offload(const std::vector<int>& nodes);
   void hooks(int node, Hooks hooks) { op(node).hooks = std::move(hooks); }
   // `orders` of a custom schedule, as plan::Plan has them.
   void schedule(const std::string& name, int micro_batches, int chunks,
@@ -68,7 +70,7 @@ class Builder {
     std::vector<int> devices;
     int stage = 0, recompute = -1;
     Hooks hooks;
-    bool planned = false;
+    bool planned = false, offload = false;
     std::map<std::string, int> parts;  // by identifier
     std::set<std::string> sized;       // those cut into given sizes
   };

@@ -43,8 +43,9 @@ std::string text_of(const OpPlan& op) {
   for (const auto& [name, value] :
        {std::pair{"before", op.hooks.before}, {"after", op.hooks.after}, {"meta", op.hooks.meta}})
     if (!value.empty()) hooks += fmt::format(", {} {}", name, value);
-  return fmt::format("stage {}  {}{}: {} on {}{}", op.stage, to_string(op.key),
+  return fmt::format("stage {}  {}{}{}: {} on {}{}", op.stage, to_string(op.key),
                      op.recompute < 0 ? "" : fmt::format(" recompute {}", op.recompute),
+                     op.offload ? " offload" : "",
                      cuts.empty() ? "whole" : fmt::format("{}", fmt::join(cuts, ", ")),
                      fmt::join(op.devices, ","), hooks);
 }
@@ -65,6 +66,7 @@ json json_of(const Plan& plan) {
                    {"devices", op.devices},
                    {"stage", op.stage},
                    {"recompute", op.recompute}});
+    if (op.offload) ops.back()["offload"] = true;
     if (op.hooks != Hooks{})
       ops.back()["hooks"] = {
           {"before", op.hooks.before}, {"after", op.hooks.after}, {"meta", op.hooks.meta}};
@@ -175,6 +177,7 @@ OpPlan op_from(const json& o, const Plan& plan) {
   op.devices = o.at("devices").get<std::vector<int>>();
   op.stage = o.at("stage");
   op.recompute = o.at("recompute");
+  op.offload = o.value("offload", false);
   if (const auto hooks = o.find("hooks"); hooks != o.end())
     op.hooks = {hooks->at("before"), hooks->at("after"), hooks->at("meta")};
   check_devices(op.devices, plan.plan_ngpus, to_string(op.key));

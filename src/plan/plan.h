@@ -46,6 +46,7 @@ struct OpPlan {
   int stage = 0;
   int recompute = -1;  // recompute group, or -1
   Hooks hooks = {};
+  bool offload = false;  // what backward reads of its results waits in memory of the host
 
   int parts() const;
   // Parts that each device runs one after another: how often a device stands in a row.

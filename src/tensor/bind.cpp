@@ -135,6 +135,14 @@ int host_copy(lua_State* L) {  // (tensor) → a contiguous copy of it there
   push(L, host_empty(x.sizes(), x.scalar_type()).copy_(x));
   return 1;
 }
+int host_keep(lua_State* L) {  // (tensor) → a copy of it there, laid out as it is
+  push(L, to_host(check_real(L, 1).detach()));
+  return 1;
+}
+int host_give(lua_State* L) {  // (tensor, device) → a copy of it on the device
+  push(L, from_host(check_real(L, 1), script::check_string(L, 2)));
+  return 1;
+}
 int has_cuda(lua_State* L) {  // → boolean, reason
   const std::string problem = cuda_problem();
   lua_pushboolean(L, problem.empty());
@@ -204,6 +212,8 @@ int open_module(lua_State* L) {
                             {"limit_memory", guard<set_memory_limit>},
                             {"host_memory", guard<host_memory>},
                             {"host_copy", guard<host_copy>},
+                            {"to_host", guard<host_keep>},
+                            {"from_host", guard<host_give>},
                             {"release", guard<release_all>},
                             {"has_cuda", guard<has_cuda>},
                             {"cuda_count", guard<cuda_count>},

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/alloc_cpu.h>
 
 #include <memory>
@@ -43,12 +44,27 @@ class Allocator final : public c10::Allocator {
   }
 };
 
+Allocator* allocator() {
+  static Allocator one;
+  return &one;
+}
+constexpr c10::DispatchKeySet kCpu(c10::DispatchKey::CPU);
+
 }  // namespace
 
 at::Tensor host_empty(at::IntArrayRef shape, at::ScalarType dtype) {
-  static Allocator allocator;
-  return at::Tensor(at::detail::empty_generic(
-      shape, &allocator, c10::DispatchKeySet(c10::DispatchKey::CPU), dtype, std::nullopt));
+  return at::Tensor(at::detail::empty_generic(shape, allocator(), kCpu, dtype, std::nullopt));
+}
+
+at::Tensor to_host(const at::Tensor& x) {
+  if (!x.is_non_overlapping_and_dense()) return host_empty(x.sizes(), x.scalar_type()).copy_(x);
+  return at::Tensor(at::detail::empty_strided_generic(x.sizes(), x.strides(), allocator(), kCpu,
+                                                      x.scalar_type()))
+      .copy_(x);
+}
+
+at::Tensor from_host(const at::Tensor& x, const std::string& device) {
+  return at::empty_strided(x.sizes(), x.strides(), x.options().device(device)).copy_(x);
 }
 
 MemoryCount host_memory() noexcept {

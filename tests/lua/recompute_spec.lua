@@ -3,6 +3,7 @@ local F = require 'nnscaler.functional'
 local GPT = require 'nnscaler.models.gpt'
 local Program = require 'nnscaler.runtime.program'
 local T = require 'nnscaler.tensor'
+local door = require 'nnscaler._C.tensor'
 local lower = require 'nnscaler._C.lower'
 local memory = require 'tests.lua.support.program_memory'
 local message = require 'tests.lua.support.message'
@@ -150,6 +151,31 @@ describe('recompute groups of a plan', function()
       end
     end)
 
+    it('has a counterpart that offloads: the same bits, less memory of the device', function()
+      local loss, grads = step(plain)
+      local function memory_with(config)
+        return lower.lower(graph, { plan = policies.run(graph, 'dp', { plan_ngpus = 1,
+          runtime_ngpus = 1, pas_config = config }) }):memory()
+      end
+      local before = memory_with {}
+      for _, config in ipairs { { offload_modules = 'transformer.h.*' },
+        { offload_modules = 'ROOT' },
+        { offload_modules = 'ROOT', recompute_modules = 'transformer.h.*' } } do
+        local engine = Program.new(model(), { seed = 7, pas_policy = 'dp', pas_config = config })
+        engine:prepare(sample())
+        door.host_memory(true)
+        local host = door.host_memory()
+        assert.equal(loss, engine:train_step({ sample(), sample() }, { step = 1 }).loss)
+        for name, grad in pairs(grads) do assert.is_true(grad:equal(engine:grad(name)), name) end
+        local now, most = door.host_memory()
+        local predicted = memory_with(config)
+        assert.equal(host, now)
+        assert.equal(predicted.host, most - host)
+        assert.is_true(predicted.saved < 0.3 * before.saved)
+        assert.is_true(predicted.peak < 0.7 * before.peak)
+      end
+    end)
+
     it('refuses what is no module, with the nearest', function()
       assert.matches("no module that makes calls matches 'transformer.g.0'.*did you mean "
         .. "'transformer.h.0'", message(plan, 'transformer.g.0'))
@@ -157,6 +183,11 @@ describe('recompute groups of a plan', function()
       assert.matches("'pas_config.recompute_modules' is 3; expected a text or a list of texts",
         message(plan, 3))
       assert.matches("is a table; expected a text or a list of texts", message(plan, {}))
+      assert.matches("pas_config.offload_modules: no module that makes calls matches 'x'",
+        message(policies.run, graph, 'dp', { plan_ngpus = 1, runtime_ngpus = 1,
+          pas_config = { offload_modules = 'x' } }))
+      assert.matches("'plan.json' says itself what is offloaded", message(policies.check,
+        'plan.json', { offload_modules = 'ROOT' }))
       assert.matches("'plan.json' says itself what is recomputed", message(policies.check,
         'plan.json', { recompute_modules = 'ROOT' }))
     end)

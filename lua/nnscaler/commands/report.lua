@@ -61,7 +61,8 @@ end
 
 --- Prints a line a rank.
 function Report:print()
-  local offloads = self.on_host.slots
+  local offloads = false
+  for _, row in ipairs(self.rows) do offloads = offloads or row.memory.host > 0 end
   print(('%6s %12s %12s %12s %12s %9s %12s %12s%s'):format('rank', 'weights', 'gradients',
     'optimizer', 'saved', 'in flight', 'peak', 'total', offloads and '      on host' or ''))
   for _, row in ipairs(self.rows) do
@@ -71,7 +72,9 @@ function Report:print()
       units.bytes(m.peak), units.bytes(m.total),
       offloads and (' %12s'):format(units.bytes(m.host)) or ''))
   end
-  if offloads then print 'on host: gradients and optimizer that rest there, not in the total' end
+  if offloads then
+    print 'on host: gradients, optimizer and activations that rest there, not in the total'
+  end
   print 'saved: kept by one micro-batch of a stage between forward and backward'
   print 'in flight: micro-batches of a stage that wait for backward; peak: activations of all'
   for _, row in ipairs(self.rows) do print(('rank %d: %s'):format(row.rank, row.communication)) end

@@ -376,21 +376,32 @@ function Graph:stage(first, devices)
   self.builder:stage(ids_of(self, first), devices)
 end
 
----Runs nodes again in backward instead of keeping their results: those of a list, of a module, or
----of every module whose path matches a pattern (each a group of its own).
----@param what nnscaler.PolicyNode[]|nnscaler.PolicyModule|string
-function Graph:recompute(what)
+-- Calls f with the nodes of a list, of a module, or of each module whose path matches a pattern.
+local function for_nodes(self, area, what, f)
   if type(what) ~= 'string' then
-    what = a_list('plan.recompute', 'what is given', what)
-    self.builder:recompute(ids_of(self, what.nodes and what:nodes() or what))
-    return
+    what = a_list(area, 'what is given', what)
+    return f(ids_of(self, what.nodes and what:nodes() or what))
   end
   local any = false
   for module in self:modules(what) do
     any = true
-    self.builder:recompute(ids_of(self, module:nodes()))
+    f(ids_of(self, module:nodes()))
   end
-  if not any then fail('plan', 'plan.recompute', ("no module matches '%s'"):format(what)) end
+  if not any then fail('plan', area, ("no module matches '%s'"):format(what)) end
+end
+
+---Runs nodes again in backward instead of keeping their results: those of a list, of a module, or
+---of every module whose path matches a pattern (each a group of its own).
+---@param what nnscaler.PolicyNode[]|nnscaler.PolicyModule|string
+function Graph:recompute(what)
+  for_nodes(self, 'plan.recompute', what, function(ids) self.builder:recompute(ids) end)
+end
+
+---Keeps what backward reads of the results of nodes in memory of the host: of those of a list, of a
+---module, or of every module whose path matches a pattern.
+---@param what nnscaler.PolicyNode[]|nnscaler.PolicyModule|string
+function Graph:offload(what)
+  for_nodes(self, 'plan.offload', what, function(ids) self.builder:offload(ids) end)
 end
 
 local kHooks = { before = { 'any' }, after = { 'any' }, meta = { 'text' } }

@@ -90,9 +90,12 @@ end
 function M.check(policy, config)
   if M.is_plan_file(policy) then
     keys.check_config(policy, { keys = {} }, config or {})
-    if config and config.recompute_modules then
-      fail('usage', 'policies.recompute', ("pas_config.recompute_modules is given, and '%s' says "
-        .. 'itself what is recomputed'):format(policy), 'leave it out, or make the plan with it')
+    for _, key in ipairs { 'recompute_modules', 'offload_modules' } do
+      if config and config[key] then
+        fail('usage', 'policies.' .. key:match '^%a+', ("pas_config.%s is given, and '%s' says "
+          .. 'itself what is %s'):format(key, policy, key == 'recompute_modules' and 'recomputed'
+          or 'offloaded'), 'leave it out, or make the plan with it')
+      end
     end
   else
     local fn, name = M.resolve(policy)
@@ -132,7 +135,7 @@ function M.run(graph, policy, cfg)
   local g = handle.new(graph, cfg)
   local entries = fn(g, cfg)
   if entries ~= nil then list.apply(g, entries) end
-  recompute.apply(g, (cfg.pas_config or {}).recompute_modules)
+  recompute.apply(g, cfg.pas_config or {})
   return g:finish(name)
 end
 

@@ -85,7 +85,7 @@ end
 
 -- Keys of pas_config that every policy takes.
 local common = { strict = { 'boolean' }, pipeline_nmicros = { 'integer', least = 1 },
-  recompute_modules = { 'names' } }
+  recompute_modules = { 'names' }, offload_modules = { 'names' } }
 
 --- Makes a policy that takes these keys of pas_config, and no others.
 ---@param rules nnscaler.policies.Rules

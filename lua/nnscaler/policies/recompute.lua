@@ -1,5 +1,6 @@
---- pas_config.recompute_modules: modules that run again in backward instead of keeping what they
---- make, under every policy. Each is a group of its own, one for each stage that has calls of it.
+--- What pas_config says under every policy of modules and memory: recompute_modules run again in
+--- backward instead of keeping what they make, each a group of its own in each stage that has calls
+--- of it; what offload_modules make waits for backward in memory of the host.
 local fail = require 'nnscaler.fail'
 local glob = require 'nnscaler.optim.glob'
 local modules = require 'nnscaler.policies.module'
@@ -17,16 +18,16 @@ local function list_of(given)
   return names
 end
 
-local function refuse_unknown(name, paths)
+local function refuse_unknown(key, name, paths)
   local near = nearest(name, paths)
-  fail('usage', 'policies.recompute',
-    ("pas_config.recompute_modules: no module that makes calls matches '%s'"):format(name),
+  fail('usage', 'policies.' .. key:match '^%a+',
+    ("pas_config.%s: no module that makes calls matches '%s'"):format(key, name),
     near and ("did you mean '%s'?"):format(near)
       or ("expected a path like '%s', a pattern with *, or %s"):format(paths[1] or kRoot, kRoot))
 end
 
 -- Paths that the names fit, outermost ones alone: what lies below is part of them.
-local function chosen(graph, names)
+local function chosen(graph, key, names)
   local paths, fits = graph:paths(), {}
   for _, name in ipairs(names) do
     local any = name == kRoot
@@ -34,7 +35,7 @@ local function chosen(graph, names)
     for _, path in ipairs(paths) do
       if glob.match(name, path) then any, fits[path] = true, true end
     end
-    if not any then refuse_unknown(name, paths) end
+    if not any then refuse_unknown(key, name, paths) end
   end
   if fits[''] then return { '' } end
   local list = {}
@@ -48,12 +49,16 @@ local function chosen(graph, names)
   return list
 end
 
---- Makes the recompute groups that pas_config asks for; stages are to be known by now.
+--- Does what pas_config asks for; stages are to be known by now.
 ---@param graph table the policy's graph
----@param given string|string[]|nil paths, or patterns with *; a text lists them with commas
-function M.apply(graph, given)
-  if given == nil then return end
-  for _, path in ipairs(chosen(graph, list_of(given))) do
+---@param config { recompute_modules?: string|string[], offload_modules?: string|string[] } paths,
+---  or patterns with *; a text lists them with commas
+function M.apply(graph, config)
+  local function paths_of(key)
+    return config[key] and chosen(graph, key, list_of(config[key])) or {}
+  end
+  for _, path in ipairs(paths_of 'offload_modules') do graph:offload(graph:module(path)) end
+  for _, path in ipairs(paths_of 'recompute_modules') do
     local stages, order = {}, {}
     for _, node in ipairs(graph:module(path):nodes()) do
       local stage = graph:stage_of(node)

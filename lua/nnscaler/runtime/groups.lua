@@ -2,6 +2,7 @@
 --- list of its global ranks, ascending.
 local C = require 'nnscaler._C.comm'
 local base = require 'nnscaler._C.base'
+local door = require 'nnscaler._C.tensor'
 local release = require('nnscaler._C.runtime').release
 local tensor = require 'nnscaler.tensor'
 
@@ -55,6 +56,17 @@ end
 ---@param ranks integer[]
 ---@return nnscaler.Tensor
 function M.all_gather(x, dim, whole, ranks) return M.group(ranks):all_gather(x, dim, whole) end
+
+---Keeps what backward reads in memory of the host, laid out as it is.
+---@param x nnscaler.Tensor
+---@return nnscaler.Tensor
+function M.to_host(x) return door.to_host(x) end
+
+---Brings it back.
+---@param x nnscaler.Tensor
+---@param device string
+---@return nnscaler.Tensor
+function M.from_host(x, device) return door.from_host(x, device) end
 
 ---Begins an all_gather of the same arguments, which ends it.
 ---@param x nnscaler.Tensor

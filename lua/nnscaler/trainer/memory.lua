@@ -21,7 +21,7 @@ local M = {}
 ---@field in_flight integer micro-batches that these are of
 ---@field buffers integer
 ---@field constants integer
----@field host integer of these, what rests in memory of the host
+---@field host integer what rests in memory of the host, states and activations
 ---@field total integer of the device at most, samples not counted
 
 --- Memory of a program, with what the optimizer will keep of the parameters of the model.
@@ -41,9 +41,10 @@ function M.of(optimizer, program, rank, names, on_host)
     parameters[i] = { name = name, data = kept[name], requires_grad = kept[name] ~= nil }
   end
   memory.optimizer = slots.bytes(optim.new(optimizer, parameters))
-  memory.host = (on_host.slots and memory.optimizer or 0)
+  local states = (on_host.slots and memory.optimizer or 0)
     + (on_host.gradients and memory.gradients or 0)
-  memory.total = memory.total + memory.optimizer - memory.host
+  memory.host = memory.host + states
+  memory.total = memory.total + memory.optimizer - states
   return memory
 end
 

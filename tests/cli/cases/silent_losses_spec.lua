@@ -155,8 +155,8 @@ describe('unknown keys of pas_config', function()
       "did you mean 'pas_config.sequence_parallel'?" },
     { 'tp', 'replicated=2', "'pas_config.replicated' is 2; expected a number from 0 to 1" },
     { 'tp', 'uneven=yes', "'pas_config.uneven' is the text 'yes'; expected true or false" },
-    { 'dp', 'seed=1', "policy 'dp' has no key 'pas_config.seed'; its keys: pipeline_nmicros, "
-      .. 'recompute_modules, strict' },
+    { 'dp', 'seed=1', "policy 'dp' has no key 'pas_config.seed'; its keys: offload_modules, "
+      .. 'pipeline_nmicros, recompute_modules, strict' },
     { 'tp', 'recompute_modules=layers.9', "no module that makes calls matches 'layers.9'",
       'did you mean' },
     { 'hybrid', 'pipeline_nstages=many', "'pas_config.pipeline_nstages' is the text 'many'; "

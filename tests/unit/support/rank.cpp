@@ -14,7 +14,8 @@ Rank::Rank(const Programs& all, size_t number, const Inputs& inputs)
     : all_(all),
       program_(all.ranks[number].program),
       number_(static_cast<int>(number)),
-      inputs_(inputs) {
+      inputs_(inputs),
+      on_host_(on_host(program_)) {
   for (const auto* list : {&program_.parameters, &program_.buffers})
     for (int id : *list) {
       const Slot& slot = program_.slot(id);
@@ -238,7 +239,8 @@ int64_t Rank::held(const Pass& pass) const {
     if (!is_local(program_, id)) others.insert(a.memory.get());
   int64_t bytes = 0;
   for (const auto& [id, a] : pass.slots)
-    if (!others.contains(a.memory.get()) && own.insert(a.memory.get()).second)
+    if (!on_host_.contains(id) && !others.contains(a.memory.get()) &&
+        own.insert(a.memory.get()).second)
       bytes += a.memory->bytes;
   return bytes;
 }

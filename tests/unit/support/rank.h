@@ -106,6 +106,7 @@ class Rank {
   const lower::Program& program_;
   int number_;
   const Inputs& inputs_;
+  std::set<int> on_host_;
   std::map<int, Array> lasting_;
   std::vector<Task> tasks_;
   size_t task_ = 0, next_ = 0;
