@@ -40,7 +40,7 @@ test-long: ## what takes longer: 10,000 steps, the validation loss, the long pro
 	@tools/test long
 
 bench: build ## figures beside PyTorch's
-	@tools/setup test
+	@tools/setup bench
 	@tests/bench/run
 
 lint: ## formatter, luacheck and house rules

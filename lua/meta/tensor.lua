@@ -239,8 +239,14 @@ function C.get_random() end
 function C.apart(work) end
 
 --- Which LibTorch this is.
----@return { version: string, folder: string, cpu_capability: string, config: string }
+---@return { version: string, folder: string, cpu_capability: string, config: string, isa: string,
+---  isas: string[] } isa: instruction set of our kernels; isas: those that there are, widest first
 function C.build_info() end
+
+--- Has our kernels use another instruction set, in all threads. The environment variable
+--- NNSCALER_ISA does so from the start.
+---@param name string of `isas`; '' for the widest. A usage error names those that there are.
+function C.choose_isa(name) end
 
 --- The shape, or the length along one dimension; a model error names the dimensions there are.
 ---@param dim? integer negative from the end

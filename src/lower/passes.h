@@ -17,6 +17,8 @@ std::map<int, int> fold_views(Program& program);
 // rank of the stage sends on in this rank's place: calls that make them are removed too, except the
 // collectives among them, which the other ranks enter and would wait in.
 void remove_dead_calls(Program& program, const std::vector<int>& unsent);
+// Puts sums and the normalisations beside them into one call, where a record names it.
+void fuse_sums(Program& program);
 // Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so
 // that no whole weight is kept between them.
 void gather_again(Program& program);

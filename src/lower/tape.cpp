@@ -19,6 +19,17 @@ bool Tape::requires_grad(Ref ref) const {
          requires_[static_cast<size_t>(ref.id)];
 }
 
+void Tape::remember(const Entry& entry) {
+  for (size_t i = 0; i < entry.outs.size(); ++i)
+    if (entry.outs[i].id >= 0)
+      made_[entry.outs[i].id] = {entry.op, entry.args, i, entry.outs.size(), entry.region};
+}
+
+const operators::Recording::Made* Tape::maker(Ref ref) const {
+  const auto found = made_.find(ref.id);
+  return found != made_.end() && found->second.region == site_.region ? &found->second : nullptr;
+}
+
 // The calls of a composite, each on the tape by itself.
 std::vector<Ref> Tape::expand(const operators::Record& composite, std::string_view op,
                               const std::vector<NamedArg>& args, const CallSite& site) {
@@ -94,6 +105,7 @@ std::vector<Ref> Tape::apply(std::string_view op, std::vector<NamedArg> args, co
   if (!emitted)
     entry.outs = types != nullptr ? e_.call_typed(op, entry.args, *types) : e_.call(op, entry.args);
   site_ = outer;
+  if (!expanded && !(record != nullptr && record->body)) remember(entry);
 
   // The calls of an expansion are on the tape themselves.
   if (!differentiable || expanded) return entry.outs;

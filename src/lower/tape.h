@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -44,6 +45,7 @@ class Tape : public operators::Recording {
     return apply(op, std::move(args), site_, types);
   }
   bool requires_grad(Ref ref) const override;
+  const Made* maker(Ref ref) const override;
   const Shape& offset() const override { return site_.offset; }
   const Shape& full() const override { return site_.full; }
 
@@ -79,6 +81,7 @@ class Tape : public operators::Recording {
   std::vector<Ref> expand(const operators::Record& composite, std::string_view op,
                           const std::vector<NamedArg>& args, const CallSite& site);
   void set_flag(Ref ref);
+  void remember(const Entry& entry);
   void name_gradient(Ref gradient, Ref of);
   void derive(const Entry& entry, const std::vector<Ref>& grads, std::vector<Ref>& given);
   std::vector<Ref> fallback(const Entry& entry, const std::vector<Ref>& grads);
@@ -88,6 +91,7 @@ class Tape : public operators::Recording {
   CallSite site_;
   std::vector<Entry> entries_;
   std::vector<bool> requires_;  // by slot
+  std::unordered_map<int, Made> made_;
 };
 
 }  // namespace nns::lower

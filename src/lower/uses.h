@@ -39,6 +39,9 @@ inline bool is_again(const Instr& instr) {
   return instr.op.starts_with(kAgain);
 }
 
+// The part of a module path up to its last number: calls below it are written together.
+std::string_view block_of(std::string_view module);
+
 // How the call communicates.
 inline operators::Communication communication_of(const Instr& instr) {
   const operators::Record* record = operators::find(instr.op);

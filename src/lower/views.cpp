@@ -47,19 +47,6 @@ bool is_reshape(const Instr& instr) {
   return view_of(instr) == View::reshape;
 }
 
-// The part of a module path up to its last number: calls below it are written together.
-std::string_view block_of(std::string_view module) {
-  size_t end = 0;
-  for (size_t start = 0; start < module.size();) {
-    const size_t stop = std::min(module.find('.', start), module.size());
-    if (module.substr(start, stop - start).find_first_not_of("0123456789") ==
-        std::string_view::npos)
-      end = stop;
-    start = stop + 1;
-  }
-  return module.substr(0, end);
-}
-
 std::string text_of(const Instr& instr) {
   std::string text = fmt::format("{}|{}", block_of(instr.module), instr.op);
   for (const NamedArg& a : instr.args) text += "|" + a.name + "=" + graph::to_text(a.value);
@@ -119,6 +106,18 @@ class Folder {
 };
 
 }  // namespace
+
+std::string_view block_of(std::string_view module) {
+  size_t end = 0;
+  for (size_t start = 0; start < module.size();) {
+    const size_t stop = std::min(module.find('.', start), module.size());
+    if (module.substr(start, stop - start).find_first_not_of("0123456789") ==
+        std::string_view::npos)
+      end = stop;
+    start = stop + 1;
+  }
+  return module.substr(0, end);
+}
 
 std::map<int, int> fold_views(Program& program) {
   return Folder(program).run();

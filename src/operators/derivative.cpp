@@ -6,6 +6,22 @@
 
 namespace nns::operators {
 
+std::vector<Ref> Recording::Made::operands() const {
+  std::vector<Ref> all;
+  for (const NamedArg& a : args) {
+    if (const auto* ref = std::get_if<Ref>(&a.value)) all.push_back(*ref);
+    if (const auto* refs = std::get_if<std::vector<Ref>>(&a.value))
+      all.insert(all.end(), refs->begin(), refs->end());
+  }
+  return all;
+}
+
+Ref Recording::Made::operand(std::string_view name) const {
+  for (const NamedArg& a : args)
+    if (const auto* ref = std::get_if<Ref>(&a.value); ref != nullptr && a.name == name) return *ref;
+  return {-1};
+}
+
 Backward::Backward(CallWriter& writer, std::string_view op, const std::vector<NamedArg>& args,
                    const std::vector<Ref>& outs, const std::vector<Ref>& grads, const Kept& kept,
                    const std::vector<bool>& needs)

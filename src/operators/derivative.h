@@ -28,6 +28,19 @@ class Recording {
   virtual std::vector<Ref> record(std::string_view op, std::vector<NamedArg> args,
                                   const std::vector<TensorType>* types = nullptr) = 0;
   virtual bool requires_grad(Ref ref) const = 0;
+  // A call of the recording, by one of its outputs.
+  struct Made {
+    std::string op;
+    std::vector<NamedArg> args;
+    size_t output = 0, outputs = 1;  // which one, of how many
+    int region = -1;                 // recompute region
+
+    std::vector<Ref> operands() const;         // its tensors in order
+    Ref operand(std::string_view name) const;  // -1: no tensor
+  };
+  // The call that made a slot; nullptr where nobody knows it, or where it belongs to another
+  // recompute region than the call in work.
+  virtual const Made* maker(Ref ref) const = 0;
   // Where the first tensor operand of the call in work lies in the unsplit one of shape `full`;
   // empty: it is whole.
   virtual const Shape& offset() const = 0;

@@ -54,6 +54,7 @@ void add_losses(Records& records);
 void add_loss_derivatives(Records& records);
 void add_linear_losses(Records& records);
 void add_random(Records& records);  // dropout
+void add_fused(Records& records);   // calls that do the work of several
 void add_communication(Records& records);
 void add_queries(Records& records);  // what asks for data or shapes
 void add_autocast(Records& records);

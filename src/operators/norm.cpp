@@ -48,6 +48,17 @@ Types fused_rms_norm(const CallView& call) {
   return {call.tensor("input"), rstd};
 }
 
+// The sum first.
+Types add_norm(const CallView& call) {
+  const TensorType &input = call.tensor("input"), &addend = call.tensor("addend");
+  if (input != addend) misfit(call, input, addend, "one type and shape");
+  Types out = {input};
+  const Types rest =
+      call.base() == "nnscaler::add_rms_norm" ? fused_rms_norm(call) : native_layer_norm(call);
+  out.insert(out.end(), rest.begin(), rest.end());
+  return out;
+}
+
 // Gradients of input, weight (and bias), those masked off left out.
 Types last_axes_backward(const CallView& call) {
   const TensorType& input = call.tensor("input");
@@ -82,6 +93,8 @@ void add_present(const CallView& call, const Names& names, const DimTexts& dims,
 Texts layer_norm_text(const CallView& call) {
   const LastAxes a = last_axes(call, "");
   std::vector<DimTexts> in = {a.input}, out = {a.input};
+  add_present(call, {"addend"}, a.input, in);
+  if (in.size() > 1) out.push_back(a.input);  // the sum
   add_present(call, {"weight", "bias"}, a.parameter, in);
   out.resize(infer(call).size(), a.stats);
   return {annotation(in, out)};
@@ -91,6 +104,7 @@ Texts last_axes_backward_text(const CallView& call) {
   std::vector<DimTexts> in = {a.input, a.input}, out = {a.input};
   add_present(call, {"mean", "rstd"}, a.stats, in);
   add_present(call, {"weight", "bias"}, a.parameter, in);
+  add_present(call, {"addend"}, a.input, in);
   const auto mask = call.bools("output_mask");
   out.resize(mask.size(), a.parameter);
   for (size_t i = 0; i < mask.size(); ++i)
@@ -191,13 +205,20 @@ Types native_group_norm(const CallView& call) {
 void add_norms(Records& records) {
   records.add({"aten::layer_norm", "aten::rms_norm"},
               {.infer = layer_norm, .annotations = layer_norm_text, .flops = norm_flops});
-  records.add({"aten::native_layer_norm"},
+  records.add({"aten::native_layer_norm", "nnscaler::layer_norm"},
               {.infer = native_layer_norm, .annotations = layer_norm_text, .flops = norm_flops});
   records.add({"aten::_fused_rms_norm", "nnscaler::rms_norm"},
               {.infer = fused_rms_norm, .annotations = layer_norm_text, .flops = norm_flops});
+  records.add({"nnscaler::add_rms_norm", "nnscaler::add_layer_norm"},
+              {.infer = add_norm, .annotations = layer_norm_text, .flops = norm_flops});
   records.add(
-      {"aten::native_layer_norm_backward", "nnscaler::rms_norm_backward"},
+      {"aten::native_layer_norm_backward", "nnscaler::layer_norm_backward",
+       "nnscaler::rms_norm_backward"},
       {.infer = last_axes_backward, .annotations = last_axes_backward_text, .flops = norm_flops});
+  records.set({"nnscaler::rms_norm"}, [](Record& r) { r.of_sum = "nnscaler::add_rms_norm"; });
+  records.set({"nnscaler::layer_norm"}, [](Record& r) { r.of_sum = "nnscaler::add_layer_norm"; });
+  records.set({"nnscaler::rms_norm_backward", "nnscaler::layer_norm_backward"},
+              [](Record& r) { r.addend = "addend"; });
 
   records.add({"aten::batch_norm"}, {.infer = batch_norm,
                                      .annotations = batch_norm_text,
@@ -242,6 +263,15 @@ void add_norms(Records& records) {
       "native_layer_norm",
       "{ f(2, 4, 6), { 6 }, f(6), f(6), 1e-5 }, { n = 5, f(4, 6), { 6 }, nil, nil, 1e-5 }");
   records.examples("_fused_rms_norm nnscaler::rms_norm", "{ f(2, 4, 6), { 6 }, f(6), 1e-5 }");
+  records.examples("nnscaler::add_rms_norm", "{ f(2, 4, 6), f(2, 4, 6), { 6 }, f(6), 1e-5 }");
+  records.examples("nnscaler::layer_norm",
+                   "{ f(2, 4, 6), { 6 }, f(6), f(6), 1e-5 }, { n = 5, f(4, 6), { 6 }, nil, nil, "
+                   "1e-5 }");
+  records.examples("nnscaler::add_layer_norm",
+                   "{ f(2, 4, 6), f(2, 4, 6), { 6 }, f(6), f(6), 1e-5 }");
+  records.examples("nnscaler::layer_norm_backward",
+                   "{ f(2, 4, 6), f(2, 4, 6), { 6 }, f(2, 4, 1), pos(2, 4, 1), f(6), f(6), { true, "
+                   "true, true }, f(2, 4, 6) }");
   records.examples("nnscaler::rms_norm_backward",
                    "{ f(2, 4, 6), f(2, 4, 6), { 6 }, pos(2, 4, 1), f(6), { true, true } }, { n = "
                    "6, f(4, 6), f(4, 6), { 6 }, pos(4, 1), nil, { true, false } }");

@@ -15,10 +15,20 @@ int64_t product(const Shape& shape, size_t first, size_t last) {
   return n;
 }
 
+// Whether kernels of ours serve a norm over the last axes.
+bool own_serves(const RuleCall& c) {
+  bool all = c.e.device() == "cpu";
+  for (const auto name : {"input", "weight", "bias"})
+    if (const TensorType* t = c.maybe_tensor(name)) all = all && t->dtype == DType::f32;
+  return all;
+}
+
 bool layer_norm(Forward& f) {
-  if (!f.training()) return false;
-  const auto outs = f.e.emit("aten::native_layer_norm", f.in("input"), f.ints("normalized_shape"),
-                             f.in("weight"), f.in("bias"), f.real("eps", 1e-5));
+  const bool own = own_serves(f);
+  if (!f.training() && !own) return false;
+  const auto outs =
+      f.e.emit(own ? "nnscaler::layer_norm" : "aten::native_layer_norm", f.in("input"),
+               f.ints("normalized_shape"), f.in("weight"), f.in("bias"), f.real("eps", 1e-5));
   f.result(outs[0]);
   f.keep("mean", outs[1]);
   f.keep("rstd", outs[2]);
@@ -26,9 +36,10 @@ bool layer_norm(Forward& f) {
 }
 void layer_norm_back(B& b) {
   const std::vector<bool> mask = {b.needs("input"), b.needs("weight"), b.needs("bias")};
-  const auto outs = b.e.emit("aten::native_layer_norm_backward", b.grad(), b.in("input"),
-                             b.ints("normalized_shape"), b.kept("mean"), b.kept("rstd"),
-                             b.in("weight"), b.in("bias"), mask);
+  const auto outs =
+      b.e.emit(own_serves(b) ? "nnscaler::layer_norm_backward" : "aten::native_layer_norm_backward",
+               b.grad(), b.in("input"), b.ints("normalized_shape"), b.kept("mean"), b.kept("rstd"),
+               b.in("weight"), b.in("bias"), mask);
   b.give("input", outs[0]);
   b.give("weight", outs[1]);
   b.give("bias", outs[2]);
@@ -36,7 +47,7 @@ void layer_norm_back(B& b) {
 
 // x / rms(x) · weight, rms over the normalised dimensions.
 bool rms_norm(Forward& f) {
-  if (!f.training()) return false;
+  if (!f.training() && !own_serves(f)) return false;
   const DType dtype = f.type("input").dtype;
   const double epsilon = dtype == DType::f64 ? std::numeric_limits<double>::epsilon()
                                              : std::numeric_limits<float>::epsilon();

@@ -146,6 +146,10 @@ struct Record {
   // How much output `i` holds of what its operands hold, where it is a sum of them times numbers,
   // element by element; nothing where it is no such form.
   std::function<std::optional<double>(const CallView&, size_t i, const HeldBy& held)> keeps = {};
+  // The operator that does this one's work where its first operand is a sum, whose addend stands
+  // second and which it gives first.
+  std::string of_sum = {};
+  std::string addend = {};  // argument that is added to output 0
   bool shape_only = false;  // reads of its tensors nothing but shapes and dtypes
   Autocast autocast = {};
   Derivative derivative = {};

@@ -40,7 +40,8 @@ Table make_table() {
                          add_norm_derivatives,
                          add_spatial_derivatives,
                          add_pooling_derivatives,
-                         add_loss_derivatives})
+                         add_loss_derivatives,
+                         add_fused})
     add(records);
   return records.take();
 }

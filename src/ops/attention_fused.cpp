@@ -16,8 +16,7 @@
 
 #include "base/error.h"
 #include "ops/attention.h"
-#include "ops/attention_avx2.h"
-#include "ops/simd.h"
+#include "ops/attention_head.h"
 
 namespace nns::ops {
 namespace {
@@ -42,9 +41,8 @@ at::Tensor with_whole_rows(const at::Tensor& x) {
   return x.stride(3) == 1 || x.size(3) == 1 ? x : x.contiguous();
 }
 
-#if defined(__x86_64__)
 bool served(const at::Tensor& x) {
-  return x.scalar_type() == at::kFloat && have_avx2();
+  return x.scalar_type() == at::kFloat;
 }
 
 HeadShape head_shape(const at::Tensor& q, const at::Tensor& k, bool causal,
@@ -70,7 +68,6 @@ void for_each_head(const at::Tensor& q, const HeadShape& shape, Fn fn) {
     for (int64_t i = begin; i < end; ++i) fn(i / heads, i % heads);
   });
 }
-#endif
 
 // What dropout of a call keeps, head by head: of [batch, heads, queries, keys], which lies at
 // `offset` in `full`.
@@ -102,7 +99,6 @@ class Drops {
   std::array<uint64_t, 4> offset_{}, full_{};
 };
 
-#if defined(__x86_64__)
 std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& query, const at::Tensor& key,
                                           const at::Tensor& value, bool is_causal,
                                           std::optional<double> scale, const Drops* drops) {
@@ -124,15 +120,12 @@ std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& query, const at::Ten
   });
   return {out, logsumexp};
 }
-#endif
 
 std::tuple<at::Tensor, at::Tensor> attention(const at::Tensor& query, const at::Tensor& key,
                                              const at::Tensor& value, bool is_causal,
                                              std::optional<double> scale) {
   check_shapes(query, key, value);
-#if defined(__x86_64__)
   if (served(query)) return attend(query, key, value, is_causal, scale, nullptr);
-#endif
   return at::_scaled_dot_product_flash_attention_for_cpu(
       with_whole_rows(query), with_whole_rows(key), with_whole_rows(value), 0.0, is_causal, {},
       scale);
@@ -151,12 +144,10 @@ std::tuple<at::Tensor, at::Tensor> dropped_attention(const at::Tensor& q, const 
                                                      int64_t step, int64_t micro,
                                                      OptionalShape offset, OptionalShape full) {
   check_shapes(q, k, v);
-#if defined(__x86_64__)
   if (served(q) && draws(p)) {
     const Drops drops(q, k, p, key, seed, step, micro, offset, full);
     return attend(q, k, v, causal, scale, &drops);
   }
-#endif
   // The composed derivative reads no sums.
   return {
       attention_dropout(q, k, v, {}, p, causal, scale, key, seed, step, micro, offset, full, false),
@@ -191,7 +182,6 @@ void check_saved(const at::Tensor& gradient, const at::Tensor& query, const at::
          fmt::join(logsumexp.sizes(), ", "), fmt::join(query.sizes(), ", "));
 }
 
-#if defined(__x86_64__)
 Gradients attend_backward(const at::Tensor& grad_out, const at::Tensor& query,
                           const at::Tensor& key, const at::Tensor& value, const at::Tensor& out,
                           const at::Tensor& logsumexp, bool is_causal, std::optional<double> scale,
@@ -216,7 +206,6 @@ Gradients attend_backward(const at::Tensor& grad_out, const at::Tensor& query,
   });
   return {dq, dk, dv};
 }
-#endif
 
 Gradients attention_backward(const at::Tensor& grad_out, const at::Tensor& query,
                              const at::Tensor& key, const at::Tensor& value, const at::Tensor& out,
@@ -224,10 +213,8 @@ Gradients attention_backward(const at::Tensor& grad_out, const at::Tensor& query
                              std::optional<double> scale) {
   check_shapes(query, key, value);
   check_saved(grad_out, query, out, logsumexp);
-#if defined(__x86_64__)
   if (served(query))
     return attend_backward(grad_out, query, key, value, out, logsumexp, is_causal, scale, nullptr);
-#endif
   const auto [dq, dk, dv] = gradient_room(query, key);
   const auto [gq, gk, gv] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
       with_whole_rows(grad_out), with_whole_rows(query), with_whole_rows(key),
@@ -243,12 +230,10 @@ Gradients dropped_attention_backward(const at::Tensor& gradient, const at::Tenso
                                      OptionalShape offset, OptionalShape full) {
   check_shapes(q, k, v);
   check_saved(gradient, q, out, logsumexp);
-#if defined(__x86_64__)
   if (served(q) && draws(p)) {
     const Drops drops(q, k, p, key, seed, step, micro, offset, full);
     return attend_backward(gradient, q, k, v, out, logsumexp, causal, scale, &drops);
   }
-#endif
   auto [dq, dk, dv, dmask] =
       attention_dropout_backward(gradient, q, k, v, {}, p, causal, scale, key, seed, step, micro,
                                  {true, true, true, false}, offset, full, false);

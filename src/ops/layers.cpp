@@ -1,7 +1,6 @@
-// Derivatives of linear and the root-mean-square norm as one operator each, where ATen has none on
-// this device: fewer calls in a program, and temporaries that live no longer than the call.
+// Derivatives of linear as one operator each, where ATen has none on this device: fewer calls in a
+// program, and temporaries that live no longer than the call.
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/mean.h>
 #include <ATen/ops/mm.h>
 #include <torch/library.h>
 
@@ -43,71 +42,14 @@ at::Tensor linear_weight(const at::Tensor& grad_output, const at::Tensor& input,
   return at::mm_out(result, left, right);
 }
 
-std::vector<int64_t> trailing(const at::Tensor& input, at::IntArrayRef normalized) {
-  const int64_t n = static_cast<int64_t>(normalized.size());
-  if (n == 0 || n > input.dim() || input.sizes().slice(input.dim() - n) != normalized)
-    fail(ErrorKind::usage,
-         "[ops.rms_norm] an input of {} dimensions does not end in the {} that "
-         "are normalised",
-         input.dim(), n);
-  std::vector<int64_t> dims;
-  for (int64_t d = input.dim() - n; d < input.dim(); ++d) dims.push_back(d);
-  return dims;
-}
-
-// What sums of such numbers are made in: float32 of 16-bit ones.
-at::Tensor widened(const at::Tensor& x) {
-  const bool narrow = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
-  return narrow ? x.to(at::kFloat) : x;
-}
-
-// input · rstd · weight with rstd = 1 / √(mean of squares + eps); returns both.
-std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& input, at::IntArrayRef normalized,
-                                            const OptionalTensor& weight, double eps) {
-  const at::Tensor x = widened(input);
-  const at::Tensor rstd = at::mean(x.mul(x), trailing(input, normalized), true).add_(eps).rsqrt_();
-  at::Tensor out = x.mul(rstd);
-  if (weight) out = out.mul(*weight);
-  return {out.to(input.scalar_type()), rstd};
-}
-
-std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
-    const at::Tensor& grad_output, const at::Tensor& input, at::IntArrayRef normalized,
-    const at::Tensor& rstd, const OptionalTensor& weight, std::array<bool, 2> output_mask) {
-  const std::vector<int64_t> dims = trailing(input, normalized);
-  const at::Tensor gradient = widened(grad_output), unit = widened(input).mul(rstd);
-  at::Tensor d_input, d_weight;
-  if (output_mask[1]) {
-    std::vector<int64_t> leading;
-    for (int64_t d = 0; d < dims.front(); ++d) leading.push_back(d);
-    d_weight = gradient.mul(unit);
-    if (!leading.empty()) d_weight = d_weight.sum(leading);
-    if (weight) d_weight = d_weight.to(weight->scalar_type());
-  }
-  if (output_mask[0]) {
-    const at::Tensor scaled = weight ? gradient.mul(*weight) : gradient;
-    const at::Tensor along = at::mean(scaled.mul(unit), dims, true);
-    d_input = scaled.sub(unit.mul(along)).mul_(rstd).to(input.scalar_type());
-  }
-  return {d_input, d_weight};
-}
-
 TORCH_LIBRARY_FRAGMENT(nnscaler, m) {
   m.def("linear_input(Tensor grad_output, Tensor weight) -> Tensor");
   m.def("linear_weight(Tensor grad_output, Tensor input, Tensor? out=None) -> Tensor");
-  m.def(
-      "rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float eps) "
-      "-> (Tensor, Tensor)");
-  m.def(
-      "rms_norm_backward(Tensor grad_output, Tensor input, int[] normalized_shape, Tensor rstd, "
-      "Tensor? weight, bool[2] output_mask) -> (Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(nnscaler, CompositeExplicitAutograd, m) {
   m.impl("linear_input", linear_input);
   m.impl("linear_weight", linear_weight);
-  m.impl("rms_norm", rms_norm);
-  m.impl("rms_norm_backward", rms_norm_backward);
 }
 
 }  // namespace

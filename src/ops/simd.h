@@ -1,60 +1,96 @@
-// Eight floats at a time, for kernels of ours on processors with AVX2 and FMA: exp and the loading
-// of the last few. Only functions with the same target may call them, after have_avx2().
-#pragma once
+// The vector type of our kernels (Highway): a file that includes this is compiled once for each
+// instruction set, in a namespace of its own, and the widest that the processor has is called.
+// Included again for each, so no #pragma once.
+#if defined(NNS_OPS_SIMD_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef NNS_OPS_SIMD_H
+#undef NNS_OPS_SIMD_H
+#else
+#define NNS_OPS_SIMD_H
+#endif
 
-#if defined(__x86_64__)
-#include <immintrin.h>
+#include <hwy/highway.h>
 
 #include <cstdint>
+#include <cstring>
 
-#define NNS_AVX2 __attribute__((target("avx2,fma")))
-#define NNS_AVX2_INLINE __attribute__((target("avx2,fma"), always_inline)) inline
+HWY_BEFORE_NAMESPACE();
+namespace nns::ops::HWY_NAMESPACE {
 
-namespace nns::ops {
+namespace hn = hwy::HWY_NAMESPACE;
 
-inline bool have_avx2() {
-  static const bool have = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return have;
+constexpr hn::ScalableTag<float> kFloats;
+using V = hn::Vec<decltype(kFloats)>;
+constexpr int64_t kLanes = static_cast<int64_t>(hn::MaxLanes(kFloats));
+
+HWY_INLINE V set(float x) {
+  return hn::Set(kFloats, x);
+}
+HWY_INLINE V load(const float* from) {
+  return hn::LoadU(kFloats, from);
+}
+HWY_INLINE void store(V x, float* to) {
+  hn::StoreU(x, kFloats, to);
 }
 
-constexpr int64_t kLanes = 8;
+// The first `count` lanes from memory that ends behind them; zeros in the others.
+HWY_INLINE V load(const float* from, int64_t count) {
+  if (HWY_LIKELY(count >= kLanes)) return load(from);
+  HWY_ALIGN float lanes[kLanes] = {};
+  std::memcpy(lanes, from, static_cast<size_t>(count) * sizeof(float));
+  return hn::Load(kFloats, lanes);
+}
+HWY_INLINE void store(V x, float* to, int64_t count) {
+  if (HWY_LIKELY(count >= kLanes)) return store(x, to);
+  HWY_ALIGN float lanes[kLanes];
+  hn::Store(x, kFloats, lanes);
+  std::memcpy(to, lanes, static_cast<size_t>(count) * sizeof(float));
+}
 
-// A mask of the first `count` lanes, 0 <= count <= 8.
-NNS_AVX2_INLINE __m256i first_lanes(int64_t count) {
-  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(count)),
-                            _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+// x, with zeros behind the first `count` lanes.
+HWY_INLINE V first(V x, int64_t count) {
+  if (HWY_LIKELY(count >= kLanes)) return x;
+  return hn::IfThenElseZero(hn::FirstN(kFloats, static_cast<size_t>(count)), x);
+}
+
+HWY_INLINE float sum_lanes(V x) {
+  return hn::GetLane(hn::SumOfLanes(kFloats, x));
 }
 
 // exp(k ln 2 + r) for whole k from -125 to 127 and |r| <= ln(2)/2, to 1e-7 relative.
-NNS_AVX2_INLINE __m256 exp_parts8(__m256 k, __m256 r) {
+HWY_INLINE V exp_parts(V k, V r) {
   // (exp(r) - 1 - r) / r², least relative error of exp(r).
-  const __m256 square = _mm256_mul_ps(r, r);
-  const __m256 low =
-      _mm256_fmadd_ps(_mm256_set1_ps(1.666651964e-01f), r, _mm256_set1_ps(4.999999404e-01f));
-  __m256 high =
-      _mm256_fmadd_ps(_mm256_set1_ps(1.381446724e-03f), r, _mm256_set1_ps(8.368780836e-03f));
-  high = _mm256_fmadd_ps(high, r, _mm256_set1_ps(4.166839272e-02f));
-  const __m256 p = _mm256_fmadd_ps(high, square, low);
-  const __m256 power = _mm256_add_ps(_mm256_fmadd_ps(square, p, r), _mm256_set1_ps(1.0f));
-  const __m256i exponent = _mm256_slli_epi32(_mm256_cvtps_epi32(k), 23);
-  return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(power), exponent));
+  const V square = hn::Mul(r, r);
+  const V low = hn::MulAdd(set(1.666651964e-01f), r, set(4.999999404e-01f));
+  const V middle = hn::MulAdd(set(1.381446724e-03f), r, set(8.368780836e-03f));
+  const V p = hn::MulAdd(hn::MulAdd(middle, r, set(4.166839272e-02f)), square, low);
+  const V power = hn::Add(hn::MulAdd(square, p, r), set(1.0f));
+  const hn::RebindToSigned<decltype(kFloats)> integers;
+  const auto exponent = hn::ShiftLeft<23>(hn::ConvertTo(integers, k));
+  return hn::BitCast(kFloats, hn::Add(hn::BitCast(integers, power), exponent));
 }
 
 // x - k ln 2, exactly but for the last bit.
-NNS_AVX2_INLINE __m256 less_powers8(__m256 x, __m256 k) {
-  const __m256 r = _mm256_fnmadd_ps(k, _mm256_set1_ps(0.693145752f), x);  // its first 16 bits
-  return _mm256_fnmadd_ps(k, _mm256_set1_ps(1.42860677e-6f), r);
+HWY_INLINE V less_powers(V x, V k) {
+  const V r = hn::NegMulAdd(k, set(0.693145752f), x);  // its first 16 bits
+  return hn::NegMulAdd(k, set(1.42860677e-6f), r);
 }
 
 // exp(x) to 1e-7 relative; zero below -87, NaN for NaN. x must not exceed 88.
-NNS_AVX2_INLINE __m256 exp8(__m256 x) {
-  const __m256 lowest = _mm256_set1_ps(-87.0f);
-  const __m256 alive = _mm256_cmp_ps(x, lowest, _CMP_NLT_UQ);
-  const __m256 at = _mm256_max_ps(lowest, x);  // of a NaN the second operand, x
-  const __m256 k =
-      _mm256_round_ps(_mm256_mul_ps(at, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT);
-  return _mm256_and_ps(exp_parts8(k, less_powers8(at, k)), alive);
+HWY_INLINE V exp(V x) {
+  const V lowest = set(-87.0f);
+  const auto dead = hn::Lt(x, lowest);
+  const V at = hn::IfThenElse(dead, lowest, x);
+  const V k = hn::Round(hn::Mul(at, set(1.44269504f)));
+  return hn::IfThenZeroElse(dead, exp_parts(k, less_powers(at, k)));
 }
 
-}  // namespace nns::ops
+// 1 / (1 + exp(-x)).
+HWY_INLINE V sigmoid(V x) {
+  const V one = set(1.0f), e = exp(hn::Neg(hn::Abs(x)));
+  const V tail = hn::Div(e, hn::Add(one, e));
+  return hn::IfThenElse(hn::Lt(x, hn::Zero(kFloats)), tail, hn::Sub(one, tail));
+}
+
+}  // namespace nns::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
 #endif

@@ -1,17 +1,23 @@
-// Products of small float matrices for processors with AVX2 and FMA, in tiles of 6 x 16 that stay
-// in registers. Operands lie in scratch memory whose rows are padded to whole tiles of columns.
-#pragma once
+// Products of small float matrices, in tiles of six rows and two vectors that stay in registers.
+// Operands lie in scratch memory whose rows are padded to whole tiles of columns. Included again
+// for each instruction set (simd.h).
+#if defined(NNS_OPS_TILE_PRODUCT_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef NNS_OPS_TILE_PRODUCT_H
+#undef NNS_OPS_TILE_PRODUCT_H
+#else
+#define NNS_OPS_TILE_PRODUCT_H
+#endif
 
-#include "ops/simd.h"
-
-#if defined(__x86_64__)
 #include <algorithm>
 #include <new>
 #include <utility>
 
-namespace nns::ops {
+#include "ops/simd.h"
 
-constexpr int64_t kTileRows = 6, kTileColumns = 16;
+HWY_BEFORE_NAMESPACE();
+namespace nns::ops::HWY_NAMESPACE {
+
+constexpr int64_t kTileRows = 6, kTileColumns = 2 * kLanes;
 
 constexpr int64_t whole_tiles(int64_t columns) {
   return (columns + kTileColumns - 1) / kTileColumns * kTileColumns;
@@ -19,8 +25,9 @@ constexpr int64_t whole_tiles(int64_t columns) {
 // Floats from one row to the next: whole tiles, and an odd number of cache lines, so that a column
 // of tiles does not fall on a few sets of the cache.
 constexpr int64_t row_stride(int64_t columns) {
-  const int64_t whole = whole_tiles(columns);
-  return whole / kTileColumns % 2 == 0 ? whole + kTileColumns : whole;
+  constexpr int64_t kLine = std::max<int64_t>(16, kTileColumns);  // floats
+  const int64_t whole = (whole_tiles(columns) + kLine - 1) / kLine * kLine;
+  return whole / kLine % 2 == 0 ? whole + kLine : whole;
 }
 
 // Uninitialised floats on cache lines of their own, handed out piece by piece.
@@ -56,35 +63,35 @@ struct Result {
   int64_t row;
 };
 
-// c = a b, or c += a b, for M rows and 16 columns.
+// c = a b, or c += a b, for M rows and a tile's columns.
 template <int M, bool add>
-NNS_AVX2_INLINE void tile(Left a, Right b, Result c, int64_t depth) {
-  __m256 c0[M], c1[M];
+HWY_INLINE void tile(Left a, Right b, Result c, int64_t depth) {
+  V c0[M], c1[M];
 #pragma GCC unroll 6
   for (int i = 0; i < M; ++i) {
-    c0[i] = add ? _mm256_loadu_ps(c.data + i * c.row) : _mm256_setzero_ps();
-    c1[i] = add ? _mm256_loadu_ps(c.data + i * c.row + 8) : _mm256_setzero_ps();
+    c0[i] = add ? load(c.data + i * c.row) : hn::Zero(kFloats);
+    c1[i] = add ? load(c.data + i * c.row + kLanes) : hn::Zero(kFloats);
   }
   const float *from = a.data, *with = b.data;
   for (int64_t k = 0; k < depth; ++k, from += a.column, with += b.row) {
-    const __m256 b0 = _mm256_loadu_ps(with), b1 = _mm256_loadu_ps(with + 8);
+    const V b0 = load(with), b1 = load(with + kLanes);
 #pragma GCC unroll 6
     for (int i = 0; i < M; ++i) {
-      const __m256 x = _mm256_broadcast_ss(from + i * a.row);
-      c0[i] = _mm256_fmadd_ps(x, b0, c0[i]);
-      c1[i] = _mm256_fmadd_ps(x, b1, c1[i]);
+      const V x = set(from[i * a.row]);
+      c0[i] = hn::MulAdd(x, b0, c0[i]);
+      c1[i] = hn::MulAdd(x, b1, c1[i]);
     }
   }
 #pragma GCC unroll 6
   for (int i = 0; i < M; ++i) {
-    _mm256_storeu_ps(c.data + i * c.row, c0[i]);
-    _mm256_storeu_ps(c.data + i * c.row + 8, c1[i]);
+    store(c0[i], c.data + i * c.row);
+    store(c1[i], c.data + i * c.row + kLanes);
   }
 }
 
 // One tile of 1 to 6 rows.
 template <bool add>
-NNS_AVX2_INLINE void tile_of(int64_t rows, Left a, Right b, Result c, int64_t depth) {
+HWY_INLINE void tile_of(int64_t rows, Left a, Right b, Result c, int64_t depth) {
   switch (rows) {
     case 1:
       return tile<1, add>(a, b, c, depth);
@@ -101,5 +108,6 @@ NNS_AVX2_INLINE void tile_of(int64_t rows, Left a, Right b, Result c, int64_t de
   }
 }
 
-}  // namespace nns::ops
+}  // namespace nns::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
 #endif

@@ -17,7 +17,7 @@ from compare import HERE, BIN, PRESETS, TEXT, WARM_UP, child, spread
 def measure(binary, a):
     """Median CPU seconds of a step, bytes of tensors and resident peak."""
     with tempfile.TemporaryDirectory() as folder:
-        child([binary, "run", os.path.join(HERE, "gpt.lua"), *(["-n", str(a.ranks)] if a.ranks > 1 else []),
+        child([binary, "run", os.path.join(HERE, "watched.lua"), *(["-n", str(a.ranks)] if a.ranks > 1 else []),
                f"data={TEXT}", f"max_train_steps={WARM_UP + a.steps}", "checkpoint.no_save=true",
                "max_val_steps=1", f"gen_savedir={folder}/gen", "enable_progress_bar=false", "comm.backend=local",
                f"threads={a.threads}", f"cpu={folder}/cpu", "--metrics", f"{folder}/metrics.jsonl",

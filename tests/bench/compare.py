@@ -10,6 +10,7 @@ printed are the median over rounds and the whole range.
 import argparse
 import json
 import os
+import re
 import statistics
 import subprocess
 import sys
@@ -24,6 +25,9 @@ WARM_UP = 3
 PRESETS = {  # models of torch/gpt.py as presets of the recipe
     "tiny": ["preset=tiny", "micro_batch_size=4"],
     "baby": ["preset=baby", "dropout=0", "micro_batch_size=12"],
+}
+LLAMA = {  # those of torch/llama.py
+    "llama-small": ["recipe=llama3", "preset=small", "micro_batch_size=12"],
 }
 
 
@@ -45,6 +49,11 @@ def child(command, **keywords):
     return out.decode(), err.decode()
 
 
+def isa():
+    """The instruction set of our kernels."""
+    return re.search(r"our kernels\s+(\w+)", child([BIN, "doctor"])[0])[1]
+
+
 def train(recipe, steps, folder, changes):
     """Runs WARM_UP + steps steps of a recipe; returns the rows of its metrics that are steps."""
     metrics = os.path.join(folder, "metrics.jsonl")
@@ -56,8 +65,8 @@ def train(recipe, steps, folder, changes):
 
 def ours(preset, threads, steps, extra=()):
     with tempfile.TemporaryDirectory() as folder:
-        rows = train(os.path.join(HERE, "gpt.lua"), steps, folder,
-                     [*PRESETS[preset], f"cpu={folder}/cpu", f"threads={threads}",
+        rows = train(os.path.join(HERE, "watched.lua"), steps, folder,
+                     [*{**PRESETS, **LLAMA}[preset], f"cpu={folder}/cpu", f"threads={threads}",
                       "enable_progress_bar=false", *extra])
         with open(os.path.join(folder, "cpu")) as f:
             cpu = [float(line.split()[0]) for line in f][WARM_UP:]
@@ -79,18 +88,19 @@ def spread(values):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--preset", choices=PRESETS, default="tiny")
+    p.add_argument("--preset", choices=[*PRESETS, *LLAMA], default="tiny")
     p.add_argument("--threads", type=int, default=1)
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--against", choices=["eager", "compile"], default="eager")
     a = p.parse_args()
+    extra = [f"dropout={a.dropout}"] if a.dropout else []
     a_rows, b_rows, c_rows = [], [], []
     for _ in range(a.rounds):
-        a_rows.append(ours(a.preset, a.threads, a.steps, [f"dropout={a.dropout}"]))
+        a_rows.append(ours(a.preset, a.threads, a.steps, extra))
         b_rows.append(torch(a.preset, a.threads, a.steps, a.against == "compile", a.dropout))
-        c_rows.append(ours(a.preset, a.threads, a.steps, [f"dropout={a.dropout}"]))
+        c_rows.append(ours(a.preset, a.threads, a.steps, extra))
 
     def ratio(key):
         return spread([(x[key] + z[key]) / 2 / y[key] for x, y, z in zip(a_rows, b_rows, c_rows)])
@@ -99,7 +109,8 @@ def main():
         return spread([z[key] / x[key] for x, z in zip(a_rows, c_rows)])
 
     dropped = f", dropout {a.dropout}" if a.dropout else ""
-    print(f"{a.preset} GPT{dropped}, {a.threads} thread(s), {a.rounds} rounds of {a.steps} steps, against PyTorch {a.against}")
+    model = a.preset if a.preset in LLAMA else f"{a.preset} GPT"
+    print(f"{model}{dropped}, {isa()}, {a.threads} thread(s), {a.rounds} rounds of {a.steps} steps, against PyTorch {a.against}")
     print(f"  step, ours         {statistics.median(x['median'] for x in a_rows) * 1e3:9.3f} ms")
     print(f"  step, PyTorch      {statistics.median(x['median'] for x in b_rows) * 1e3:9.3f} ms")
     print(f"  ours / PyTorch     {ratio('median')}")

@@ -82,7 +82,58 @@ local function cross_entropy(size, rows, classes)
     end)
 end
 
+-- A norm behind a residual addition, whose gradient meets that of the branch beside it.
+local function norms(size, rows, width)
+  local x, y, d = randn(rows, width), randn(rows, width), randn(rows, width)
+  local n, w = { width }, randn(width)
+  local _, mean, rstd = ours.layer_norm(x, n, w, nil, 1e-5)
+  compare('layer_norm ' .. size, function() ours.layer_norm(x, n, w, nil, 1e-5) end,
+    function() aten.native_layer_norm(x, n, w, nil, 1e-5) end)
+  compare('add_layer_norm ' .. size, function() ours.add_layer_norm(x, y, n, w, nil, 1e-5) end,
+    function() aten.native_layer_norm(x + y, n, w, nil, 1e-5) end)
+  local wanted = { true, true, false }
+  compare('layer_norm_backward ' .. size, function()
+    ours.layer_norm_backward(d, x, n, mean, rstd, w, nil, wanted, y)
+  end, function()
+    return aten.native_layer_norm_backward(d, x, n, mean, rstd, w, nil, wanted) + y
+  end)
+  local _, scale = ours.rms_norm(x, n, w, 1e-5)
+  compare('add_rms_norm ' .. size, function() ours.add_rms_norm(x, y, n, w, 1e-5) end,
+    function() aten._fused_rms_norm(x + y, n, w, 1e-5) end)
+  compare('rms_norm_backward ' .. size, function()
+    ours.rms_norm_backward(d, x, n, scale, w, { true, true }, y)
+  end, function() -- ATen has no kernel of it here
+    local unit, scaled = x * scale, d * w
+    local along = aten.mean(scaled * unit, { -1 }, true)
+    return (scaled - unit * along) * scale + y, (d * unit):sum { 0 }
+  end)
+end
+
+-- Against silu and a product, and their derivatives.
+local function swiglu(size, rows, width)
+  local x, y, d = randn(rows, width), randn(rows, width), randn(rows, width)
+  local open = aten.silu(x)
+  compare('swiglu ' .. size, function() ours.swiglu(x, y) end,
+    function() return aten.silu(x) * y end)
+  compare('swiglu_backward ' .. size, function() ours.swiglu_backward(d, x, y) end,
+    function() return aten.silu_backward(d * y, x), d * open end)
+end
+
+-- Against the six calls of the model, on heads as they lie in the projection.
+local function rope(size, batch, heads, length, width)
+  local x = randn(batch, length, heads, width):transpose(1, 2)
+  local cos, sin = randn(length, width), randn(length, width)
+  compare('rope ' .. size, function() ours.rope(x, cos, sin) end, function()
+    local left, right = unpack(x:chunk(2, -1))
+    return x * cos + aten.cat({ -right, left }, -1) * sin
+  end)
+end
+
 local function run()
+  norms('tiny', 128, 64)
+  norms('baby', 3072, 384)
+  swiglu('small', 1536, 512)
+  rope('small', 12, 6, 128, 32)
   gelu('tiny', randn(4, 32, 256))
   gelu('baby', randn(12, 256, 1536))
   attention('tiny', 4, 4, 32, 16)
@@ -96,6 +147,6 @@ end
 
 for threads = 1, 2 do
   door.set_num_threads(threads)
-  print(threads .. ' threads')
+  print(('%d threads, %s'):format(threads, door.build_info().isa))
   T.no_grad(run)
 end

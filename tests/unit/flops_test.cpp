@@ -113,10 +113,16 @@ const Count kCounts[] = {
      "grad_output=%g, output=%a, dim=1, input_dtype=float64", 10 * 4 * 6},
     // About eight an element of the input: two sums, a centred and a scaled value.
     {"aten::layer_norm aten::rms_norm aten::native_layer_norm aten::_fused_rms_norm "
-     "nnscaler::rms_norm",
+     "nnscaler::rms_norm nnscaler::layer_norm",
      "a=4,6 w=6", "input=%a, normalized_shape=[6], weight=%w, eps=0.1", 8 * 4 * 6},
     {"aten::native_layer_norm_backward", "g=4,6 a=4,6 m=4,1 r=4,1 w=6 b=6",
      "grad_out=%g, input=%a, normalized_shape=[6], mean=%m, rstd=%r, weight=%w, bias=%b, "
+     "output_mask=[true, true, true]",
+     8 * 4 * 6},
+    {"nnscaler::add_rms_norm nnscaler::add_layer_norm", "a=4,6 b=4,6 w=6",
+     "input=%a, addend=%b, normalized_shape=[6], weight=%w, eps=0.1", 8 * 4 * 6},
+    {"nnscaler::layer_norm_backward", "g=4,6 a=4,6 m=4,1 r=4,1 w=6 b=6",
+     "grad_output=%g, input=%a, normalized_shape=[6], mean=%m, rstd=%r, weight=%w, bias=%b, "
      "output_mask=[true, true, true]",
      8 * 4 * 6},
     {"nnscaler::rms_norm_backward", "g=4,6 a=4,6 r=4,1 w=6",
@@ -146,6 +152,11 @@ const Count kCounts[] = {
      "aten::softshrink aten::hardshrink aten::hardswish aten::hardsigmoid aten::log_sigmoid "
      "nnscaler::gelu aten::glu",
      "a=4,6", "self=%a", 8 * 4 * 6},
+    {"nnscaler::swiglu", "a=4,6 b=4,6", "gate=%a, up=%b", 9 * 4 * 6},
+    {"nnscaler::swiglu_backward", "g=4,6 a=4,6 b=4,6", "grad_output=%g, gate=%a, up=%b", 9 * 4 * 6},
+    {"nnscaler::rope", "a=2,4,6 c=4,6 s=4,6", "self=%a, cos=%c, sin=%s", 3 * 2 * 4 * 6},
+    {"nnscaler::rope_backward", "a=2,4,6 c=4,6 s=4,6", "grad_output=%a, cos=%c, sin=%s",
+     3 * 2 * 4 * 6},
     {"aten::atan2 aten::logaddexp", "a=4,6 b=6", "self=%a, other=%b", 8 * 4 * 6},
     {"aten::threshold_backward aten::gelu_backward aten::silu_backward aten::elu_backward "
      "aten::leaky_relu_backward aten::softplus_backward aten::hardtanh_backward "

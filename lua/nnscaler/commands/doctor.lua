@@ -55,6 +55,11 @@ local function libtorch(report)
   table.insert(report.lines, { 'LibTorch', ('%s, %s kernels'):format(
     info.version, info.cpu_capability) })
   table.insert(report.lines, { '  from', info.folder })
+  table.insert(report.lines, { '  our kernels', ('%s of %s'):format(info.isa,
+    table.concat(info.isas, ', ')) })
+  if info.isa == 'plain' then
+    table.insert(report.warnings, 'our kernels run without vectors: attention and others are slow')
+  end
   table.insert(report.lines, { '  threads', ('%d'):format(tensor.get_num_threads()) })
   local has_cuda, reason = tensor.has_cuda()
   table.insert(report.lines, { 'devices', has_cuda and 'cpu, cuda' or 'cpu' })

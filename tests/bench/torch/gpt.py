@@ -90,9 +90,8 @@ def loss_of(logits, labels):
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-def batches(preset, vocab, count):
+def batches(block, batch, vocab, count):
     """Random tokens and those that follow them, of all ranks together."""
-    _, _, _, block, batch = SIZES[preset]
     generator = torch.Generator().manual_seed(7)
     for _ in range(count):
         text = torch.randint(vocab, (batch, block + 1), generator=generator)

@@ -3,10 +3,11 @@
     tests/bench/torch/train.py --mode eager --preset tiny --steps 100
     torchrun --nproc-per-node 2 tests/bench/torch/train.py --mode ddp
 
-eager and compile run alone; ddp, fsdp (fully_shard of each block and of the whole) and pp (1F1B with
+eager and compile run alone, llama-small (of the transformers library) in these modes only; ddp, fsdp (fully_shard of each block and of the whole) and pp (1F1B with
 four micro-batches, untied) run under torchrun, over Gloo. AdamW is the fused one.
 """
 import argparse
+import importlib
 import json
 import resource
 import statistics
@@ -19,7 +20,7 @@ import gpt
 
 
 def alone(a):
-    model = gpt.GPT(a.preset, a.vocab, dropout=a.dropout)
+    model = gpt.GPT(a.preset, a.vocab, dropout=a.dropout) if a.preset in gpt.SIZES else a.llama.Llama(a.preset, a.vocab)
     run = torch.compile(model) if a.mode == "compile" else model
     return model, lambda x, y: gpt.loss_of(run(x), y).backward()
 
@@ -68,7 +69,7 @@ def cpu_seconds():
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--mode", choices=MODES, default="eager")
-    p.add_argument("--preset", choices=gpt.SIZES, default="tiny")
+    p.add_argument("--preset", choices=[*gpt.SIZES, "llama-small"], default="tiny")
     p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--vocab", type=int, default=65)
     p.add_argument("--threads", type=int, default=1)
@@ -79,13 +80,15 @@ def main():
     torch.set_num_threads(a.threads)
     torch.manual_seed(1337)
     a.rank, a.world = 0, 1
+    a.llama = None if a.preset in gpt.SIZES else importlib.import_module("llama")
     if MODES[a.mode] is not alone:
         dist.init_process_group("gloo")
         a.rank, a.world = dist.get_rank(), dist.get_world_size()
     model, backward = MODES[a.mode](a)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1, fused=True)
     walls, cpus = [], []
-    for x, y in list(gpt.batches(a.preset, a.vocab, a.warm_up + a.steps)):
+    block, batch = (gpt.SIZES if a.llama is None else a.llama.SIZES)[a.preset][-2:]
+    for x, y in list(gpt.batches(block, batch, a.vocab, a.warm_up + a.steps)):
         wall, cpu = time.perf_counter(), cpu_seconds()
         backward(x, y)
         if a.clip:

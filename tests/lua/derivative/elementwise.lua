@@ -26,6 +26,17 @@ return function(add, m)
   add('nnscaler::gelu', { f(A, B), reference = gelu },
     { f(A, B), { approximate = 'tanh' }, reference = gelu },
     { m.f32(A, B), tolerance = 1e-5, reference = gelu })
+  local own = {}
+  function own.swiglu(gate, up) return gate * gate:sigmoid() * up end
+  function own.rope(x, cos, sin)
+    local left, right = unpack(x:chunk(2, -1))
+    return x * cos + T.cat({ -right, left }, -1) * sin
+  end
+  add('nnscaler::swiglu', { f(A, B), f(A, B), reference = own.swiglu },
+    { f(0, B), f(0, B), reference = own.swiglu },
+    { m.f32(A, B), m.f32(A, B), tolerance = 1e-5, reference = own.swiglu })
+  add('nnscaler::rope', { f(2, A, 6), f(A, 6), f(A, 6), reference = own.rope },
+    { m.f32(2, 3, A, 6), m.f32(A, 6), m.f32(A, 6), tolerance = 1e-5, reference = own.rope })
   add('softplus', { f(A, B), 2, 0.5 }, { f(A, B) * 30 })
   add('elu', { f(A, B), 0.5, 2, 1.5 }, { t(A, B), 2 })
   add('celu', { f(A, B), 0.7, tolerance = 1e-7 }, { t(A, B), 2 }) -- autograd rounds alpha

@@ -64,6 +64,35 @@ Results glu_backward(const Call& c) {
   return {cat({da, db}, d)};
 }
 
+Results swiglu(const Call& c) {
+  return {zip(c.in("gate"), c.in("up"), [](double x, double u) { return x * sigmoid(x) * u; })};
+}
+Results swiglu_backward(const Call& c) {
+  const Array g = c.in("grad_output"), x = c.in("gate"), u = c.in("up");
+  const Array dx = zip(zip(g, u, std::multiplies<>()), x, [](double gu, double a) {
+    return gu * sigmoid(a) * (1 + a * (1 - sigmoid(a)));
+  });
+  return {dx, zip(g, x, [](double gi, double a) { return gi * a * sigmoid(a); })};
+}
+
+// The halves of the last dimension in the other order, the one that is then first negated.
+Array turned(const Array& x) {
+  const size_t d = x.rank() - 1;
+  const int64_t half = x.shape[d] / 2;
+  const Array right = map(slice(x, d, half, 2 * half), std::negate<>());
+  return cat({right, slice(x, d, 0, half)}, d);
+}
+Results rope(const Call& c) {
+  const Array x = c.in("self"), cos = c.in("cos"), sin = c.in("sin");
+  return {zip(zip(x, cos, std::multiplies<>()), zip(turned(x), sin, std::multiplies<>()),
+              std::plus<>())};
+}
+Results rope_backward(const Call& c) {
+  const Array g = c.in("grad_output"), cos = c.in("cos"), sin = c.in("sin");
+  return {zip(zip(g, cos, std::multiplies<>()), turned(zip(g, sin, std::multiplies<>())),
+              std::minus<>())};
+}
+
 Results prelu(const Call& c) {
   const Array x = c.in("self");
   Array w = c.in("weight");
@@ -115,6 +144,10 @@ void add_activations(Operators& all) {
     });
   all["aten::glu"] = glu;
   all["aten::prelu"] = prelu;
+  all["nnscaler::swiglu"] = swiglu;
+  all["nnscaler::swiglu_backward"] = swiglu_backward;
+  all["nnscaler::rope"] = rope;
+  all["nnscaler::rope_backward"] = rope_backward;
 
   slope(all, "aten::threshold_backward", "self",
         [](const Call& c, double x) { return double(x > c.real("threshold")); });

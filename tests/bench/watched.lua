@@ -1,6 +1,6 @@
---- recipes/nanogpt.lua with a watch: `cpu=FILE` gets one line per step: its CPU seconds, and the
---- most bytes that tensors of this process had meanwhile. Where other work disturbs the machine
---- they say more than wall time and resident memory do.
+--- A recipe with a watch: `cpu=FILE` gets one line per step: its CPU seconds, and the most bytes
+--- that tensors of this process had meanwhile. Where other work disturbs the machine they say more
+--- than wall time and resident memory do.
 local ffi = require 'ffi'
 local nnscaler = require 'nnscaler'
 local core = require 'nnscaler._C.tensor'
@@ -17,8 +17,12 @@ local function cpu()
   return tonumber(now.seconds) + tonumber(now.nanoseconds) * 1e-9
 end
 
-local p = nnscaler.params { cpu = { '', 'file for CPU seconds and bytes of each step' } }
-local job = dofile(debug.getinfo(1, 'S').source:match '^@(.*)/' .. '/../../recipes/nanogpt.lua')
+local p = nnscaler.params {
+  cpu = { '', 'file for CPU seconds and bytes of each step' },
+  recipe = { 'nanogpt', 'name of a file in recipes' },
+}
+local job = dofile(('%s/../../recipes/%s.lua'):format(debug.getinfo(1, 'S').source:match '^@(.*)/',
+  p.recipe))
 local started
 job.hook = {
   on_step_start = function()

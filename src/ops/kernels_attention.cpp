@@ -1,18 +1,21 @@
 // Attention of one head, a block of queries at a time: scores of the block against all keys it
 // sees, softmax, dropout, product with the values. The derivative computes the scores again. A
 // causal block does only the tiles on and below the diagonal.
-#include "ops/attention_avx2.h"
-
 #include <cmath>
 #include <limits>
 #include <vector>
 
-#include "ops/tile_product.h"
+#include "ops/attention_head.h"
 #include "ops/words.h"
 
-#if defined(__x86_64__)
-namespace nns::ops {
-namespace {
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/kernels_attention.cpp"
+#include <hwy/foreach_target.h>
+
+#include "ops/tile_product.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nns::ops::HWY_NAMESPACE {
 
 constexpr int64_t kBlock = 24;  // queries: four tiles
 constexpr int64_t kSlack = 16;  // floats behind a row of scores: zeros that a tile may read
@@ -32,61 +35,55 @@ int64_t score_stride(int64_t keys) {
 }
 
 // to[i] = factor · from[i].
-NNS_AVX2_INLINE void copy_scaled(const float* from, float* to, int64_t count, float factor) {
-  const __m256 by = _mm256_set1_ps(factor);
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    _mm256_storeu_ps(to + i, _mm256_mul_ps(by, _mm256_loadu_ps(from + i)));
-  if (i == count) return;
-  const __m256i mask = first_lanes(count - i);
-  _mm256_maskstore_ps(to + i, mask, _mm256_mul_ps(by, _mm256_maskload_ps(from + i, mask)));
+HWY_INLINE void copy_scaled(const float* from, float* to, int64_t count, float factor) {
+  const V by = set(factor);
+  for (int64_t i = 0; i < count; i += kLanes)
+    store(hn::Mul(by, load(from + i, count - i)), to + i, count - i);
 }
 
 // Copies rows to scratch, padded with zeros to whole tiles.
-NNS_AVX2_INLINE void pack_rows(Rows<const float> from, int64_t rows, int64_t width, float factor,
-                               float* to, int64_t stride) {
+HWY_INLINE void pack_rows(Rows<const float> from, int64_t rows, int64_t width, float factor,
+                          float* to, int64_t stride) {
   for (int64_t i = 0; i < rows; ++i) {
     copy_scaled(from.data + i * from.row, to + i * stride, width, factor);
     std::fill(to + i * stride + width, to + i * stride + whole_tiles(width), 0.0f);
   }
 }
 
-// to[j * 16 + i] = from[i * row + j] for eight by eight.
-NNS_AVX2_INLINE void transpose8(const float* from, int64_t row, float* to) {
-  __m256 x[8], y[8];
-#pragma GCC unroll 8
-  for (int i = 0; i < 8; ++i) x[i] = _mm256_loadu_ps(from + i * row);
-#pragma GCC unroll 4
-  for (int i = 0; i < 8; i += 2) {
-    y[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
-    y[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
-  }
-#pragma GCC unroll 2
-  for (int i = 0; i < 8; i += 4) {
-    x[i] = _mm256_shuffle_ps(y[i], y[i + 2], 0x44);
-    x[i + 1] = _mm256_shuffle_ps(y[i], y[i + 2], 0xEE);
-    x[i + 2] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0x44);
-    x[i + 3] = _mm256_shuffle_ps(y[i + 1], y[i + 3], 0xEE);
-  }
-#pragma GCC unroll 4
-  for (int i = 0; i < 4; ++i) {
-    _mm256_storeu_ps(to + i * kTileColumns, _mm256_permute2f128_ps(x[i], x[i + 4], 0x20));
-    _mm256_storeu_ps(to + (i + 4) * kTileColumns, _mm256_permute2f128_ps(x[i], x[i + 4], 0x31));
-  }
+// to[j * kTileColumns + i] = from[i * row + j] for a patch of so many rows and columns.
+constexpr int64_t kPatch = HWY_TARGET == HWY_SCALAR ? 1 : 4;
+HWY_INLINE void transpose_patch(const float* from, [[maybe_unused]] int64_t row, float* to) {
+#if HWY_TARGET == HWY_SCALAR
+  *to = *from;
+#else
+  constexpr hn::CappedTag<float, 4> four;
+  constexpr hn::RepartitionToWide<decltype(four)> two;
+  const auto a = hn::LoadU(four, from), b = hn::LoadU(four, from + row);
+  const auto c = hn::LoadU(four, from + 2 * row), d = hn::LoadU(four, from + 3 * row);
+  const auto low_ab = hn::BitCast(two, hn::InterleaveLower(four, a, b));
+  const auto low_cd = hn::BitCast(two, hn::InterleaveLower(four, c, d));
+  const auto high_ab = hn::BitCast(two, hn::InterleaveUpper(four, a, b));
+  const auto high_cd = hn::BitCast(two, hn::InterleaveUpper(four, c, d));
+  const auto put = [&](auto x, int64_t j)
+                       HWY_ATTR { hn::StoreU(hn::BitCast(four, x), four, to + j * kTileColumns); };
+  put(hn::InterleaveLower(two, low_ab, low_cd), 0);
+  put(hn::InterleaveUpper(two, low_ab, low_cd), 1);
+  put(hn::InterleaveLower(two, high_ab, high_cd), 2);
+  put(hn::InterleaveUpper(two, high_ab, high_cd), 3);
+#endif
 }
 
-// Copies the transpose to scratch: for each 16 rows a panel [width, 16], zeros for missing rows.
-NNS_AVX2_INLINE void pack_transposed(Rows<const float> from, int64_t rows, int64_t width,
-                                     float* to) {
+// Copies the transpose to scratch: for each tile's columns of rows a panel [width, columns],
+// zeros for missing rows.
+HWY_INLINE void pack_transposed(Rows<const float> from, int64_t rows, int64_t width, float* to) {
   for (int64_t first = 0; first < rows; first += kTileColumns, to += width * kTileColumns) {
     const int64_t count = std::min(kTileColumns, rows - first);
     const float* top = from.data + first * from.row;
     int64_t done = 0;  // columns
     if (count == kTileColumns) {
-      for (; done + 8 <= width; done += 8) {
-        transpose8(top + done, from.row, to + done * kTileColumns);
-        transpose8(top + 8 * from.row + done, from.row, to + done * kTileColumns + 8);
-      }
+      for (; done + kPatch <= width; done += kPatch)
+        for (int64_t j = 0; j < kTileColumns; j += kPatch)
+          transpose_patch(top + j * from.row + done, from.row, to + done * kTileColumns + j);
     } else {
       std::fill(to, to + width * kTileColumns, 0.0f);
     }
@@ -95,19 +92,8 @@ NNS_AVX2_INLINE void pack_transposed(Rows<const float> from, int64_t rows, int64
   }
 }
 
-NNS_AVX2_INLINE float sum_lanes(__m256 x) {
-  const __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-  const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
-}
-NNS_AVX2_INLINE float largest_lane(__m256 x) {
-  const __m128 four = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-  const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
-  return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
-}
-
 // scores = a times the transposed matrix in panels, for the tiles that some query of theirs sees.
-NNS_AVX2_INLINE void score_tiles(const Scores& s, Left a, const float* panels, float* scores) {
+HWY_INLINE void score_tiles(const Scores& s, Left a, const float* panels, float* scores) {
   const int64_t width = s.shape.width;
   for (int64_t j = 0; j < s.seen(s.rows - 1); j += kTileColumns) {
     const Right b{panels + j * width, kTileColumns};
@@ -121,7 +107,7 @@ NNS_AVX2_INLINE void score_tiles(const Scores& s, Left a, const float* panels, f
 }
 
 // out [rows, width] = weights (scores of this block) times b [keys, width].
-NNS_AVX2_INLINE void times_keys(const Scores& s, const float* weights, Right b, Result out) {
+HWY_INLINE void times_keys(const Scores& s, const float* weights, Right b, Result out) {
   for (int64_t d = 0; d < s.shape.width; d += kTileColumns)
     for (int64_t i = 0; i < s.rows; i += kTileRows) {
       const int64_t rows = std::min(kTileRows, s.rows - i);
@@ -131,8 +117,7 @@ NNS_AVX2_INLINE void times_keys(const Scores& s, const float* weights, Right b, 
 }
 
 // out [keys, width] += transposed weights times b [rows, width].
-NNS_AVX2_INLINE void add_transposed_times(const Scores& s, const float* weights, Right b,
-                                          Result out) {
+HWY_INLINE void add_transposed_times(const Scores& s, const float* weights, Right b, Result out) {
   const int64_t keys = s.seen(s.rows - 1);
   for (int64_t d = 0; d < s.shape.width; d += kTileColumns)
     for (int64_t j = 0; j < keys; j += kTileRows) {
@@ -144,32 +129,28 @@ NNS_AVX2_INLINE void add_transposed_times(const Scores& s, const float* weights,
 }
 
 // Zeros behind the keys that a row sees, as far as tiles read.
-NNS_AVX2_INLINE void clear_behind(float* row, int64_t seen) {
-  _mm256_storeu_ps(row + seen, _mm256_setzero_ps());
+HWY_INLINE void clear_behind(float* row, int64_t seen) {
+  for (int64_t j = 0; j < kTileRows; j += kLanes) store(hn::Zero(kFloats), row + seen + j);
+}
+
+// The first `count` lanes of memory that goes on behind them; `other` in the rest.
+HWY_INLINE V load_else(const float* from, int64_t count, V other) {
+  if (HWY_LIKELY(count >= kLanes)) return load(from);
+  return hn::IfThenElse(hn::FirstN(kFloats, static_cast<size_t>(count)), load(from), other);
 }
 
 // Turns a row of scores into exp(score - largest). Returns largest and the sum.
-NNS_AVX2_INLINE std::pair<float, float> exp_row(float* row, int64_t count) {
-  __m256 high = _mm256_set1_ps(-std::numeric_limits<float>::infinity());
-  const __m256 lowest = high;
-  const int64_t whole = count / kLanes * kLanes;
-  const __m256 mask = _mm256_castsi256_ps(first_lanes(count - whole));
-  for (int64_t j = 0; j < whole; j += kLanes) high = _mm256_max_ps(high, _mm256_loadu_ps(row + j));
-  if (whole < count)
-    high = _mm256_max_ps(high, _mm256_blendv_ps(lowest, _mm256_loadu_ps(row + whole), mask));
-  const float largest = largest_lane(high);
-  const __m256 shift = _mm256_set1_ps(largest);
-  __m256 sum = _mm256_setzero_ps();
-  for (int64_t j = 0; j < whole; j += kLanes) {
-    const __m256 e = exp8(_mm256_sub_ps(_mm256_loadu_ps(row + j), shift));
-    _mm256_storeu_ps(row + j, e);
-    sum = _mm256_add_ps(sum, e);
-  }
-  if (whole < count) {
-    const __m256 x = _mm256_sub_ps(_mm256_loadu_ps(row + whole), shift);
-    const __m256 e = _mm256_and_ps(mask, exp8(_mm256_blendv_ps(lowest, x, mask)));
-    _mm256_storeu_ps(row + whole, e);
-    sum = _mm256_add_ps(sum, e);
+HWY_INLINE std::pair<float, float> exp_row(float* row, int64_t count) {
+  const V lowest = set(-std::numeric_limits<float>::infinity());
+  V high = lowest, sum = hn::Zero(kFloats);
+  for (int64_t j = 0; j < count; j += kLanes)
+    high = hn::Max(high, load_else(row + j, count - j, lowest));
+  const float largest = hn::GetLane(hn::MaxOfLanes(kFloats, high));
+  const V shift = set(largest);
+  for (int64_t j = 0; j < count; j += kLanes) {
+    const V e = first(exp(hn::Sub(load_else(row + j, count - j, shift), shift)), count - j);
+    store(e, row + j);
+    sum = hn::Add(sum, e);
   }
   clear_behind(row, count);
   return {largest, sum_lanes(sum)};
@@ -177,25 +158,25 @@ NNS_AVX2_INLINE std::pair<float, float> exp_row(float* row, int64_t count) {
 
 // Turns a row of scores into weights exp(score - logsumexp), and the gradient of the weights into
 // that of the scores.
-NNS_AVX2_INLINE void weight_row(float* row, float* gradient, int64_t count, float logsumexp,
-                                float delta) {
-  const __m256 shift = _mm256_set1_ps(logsumexp), less = _mm256_set1_ps(delta);
+HWY_INLINE void weight_row(float* row, float* gradient, int64_t count, float logsumexp,
+                           float delta) {
+  const V shift = set(logsumexp), less = set(delta);
   for (int64_t j = 0; j < count; j += kLanes) {
-    const __m256 mask = _mm256_castsi256_ps(first_lanes(std::min(kLanes, count - j)));
-    const __m256 x = _mm256_and_ps(mask, _mm256_sub_ps(_mm256_loadu_ps(row + j), shift));
-    const __m256 p = _mm256_and_ps(mask, exp8(x));
-    const __m256 d = _mm256_and_ps(mask, _mm256_sub_ps(_mm256_loadu_ps(gradient + j), less));
-    _mm256_storeu_ps(row + j, p);
-    _mm256_storeu_ps(gradient + j, _mm256_mul_ps(p, d));
+    const int64_t left = count - j;
+    const V p = first(exp(hn::Sub(load_else(row + j, left, shift), shift)), left);
+    const V d = first(hn::Sub(load(gradient + j), less), left);
+    store(p, row + j);
+    store(hn::Mul(p, d), gradient + j);
   }
   clear_behind(row, count);
   clear_behind(gradient, count);
 }
 
-// All bits of the lanes whose draw is kept.
-NNS_AVX2_INLINE __m256 kept8(const uint32_t* words, __m256i limit) {
-  const __m256i w = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(words));
-  return _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_max_epu32(w, limit), w));
+// x where the draw is kept, else zero.
+HWY_INLINE V kept(V x, const uint32_t* words, uint32_t limit) {
+  constexpr hn::RebindToUnsigned<decltype(kFloats)> integers;
+  const auto w = hn::LoadU(integers, words), least = hn::Set(integers, limit);
+  return hn::IfThenElseZero(hn::RebindMask(kFloats, hn::Eq(hn::Max(w, least), w)), x);
 }
 
 // Draws for query `i` of a head and the keys [0, count); `words` has room for whole lanes.
@@ -204,42 +185,32 @@ void draw_row(const HeadDrops& drops, int64_t i, int64_t count, uint32_t* words)
 }
 
 // Zeros in place of the weights that are dropped.
-NNS_AVX2_INLINE void drop_row(float* row, int64_t count, const uint32_t* words, uint32_t limit) {
-  const __m256i least = _mm256_set1_epi32(static_cast<int>(limit));
+HWY_INLINE void drop_row(float* row, int64_t count, const uint32_t* words, uint32_t limit) {
   for (int64_t j = 0; j < count; j += kLanes)  // zeros lie behind the last
-    _mm256_storeu_ps(row + j, _mm256_and_ps(kept8(words + j, least), _mm256_loadu_ps(row + j)));
+    store(kept(load(row + j), words + j, limit), row + j);
 }
 
 // weight_row under dropout: the row becomes the weights that are kept, times the factor, and the
 // gradient of these becomes that of the scores.
-NNS_AVX2_INLINE void dropped_weight_row(float* row, float* gradient, int64_t count, float logsumexp,
-                                        float delta, const uint32_t* words,
-                                        const HeadDrops& drops) {
-  const __m256 shift = _mm256_set1_ps(logsumexp), less = _mm256_set1_ps(delta);
-  const __m256 factor = _mm256_set1_ps(drops.factor);
-  const __m256i limit = _mm256_set1_epi32(static_cast<int>(drops.limit));
+HWY_INLINE void dropped_weight_row(float* row, float* gradient, int64_t count, float logsumexp,
+                                   float delta, const uint32_t* words, const HeadDrops& drops) {
+  const V shift = set(logsumexp), less = set(delta), factor = set(drops.factor);
   for (int64_t j = 0; j < count; j += kLanes) {
-    const __m256 mask = _mm256_castsi256_ps(first_lanes(std::min(kLanes, count - j)));
-    const __m256 by = _mm256_and_ps(kept8(words + j, limit), factor);
-    const __m256 x = _mm256_and_ps(mask, _mm256_sub_ps(_mm256_loadu_ps(row + j), shift));
-    const __m256 p = _mm256_and_ps(mask, exp8(x));
-    const __m256 g = _mm256_and_ps(mask, _mm256_loadu_ps(gradient + j));
-    _mm256_storeu_ps(row + j, _mm256_mul_ps(p, by));
-    _mm256_storeu_ps(gradient + j, _mm256_mul_ps(p, _mm256_fmsub_ps(by, g, less)));
+    const int64_t left = count - j;
+    const V by = kept(factor, words + j, drops.limit);
+    const V p = first(exp(hn::Sub(load_else(row + j, left, shift), shift)), left);
+    const V g = first(load(gradient + j), left);
+    store(hn::Mul(p, by), row + j);
+    store(hn::Mul(p, hn::MulSub(by, g, less)), gradient + j);
   }
   clear_behind(row, count);
   clear_behind(gradient, count);
 }
 
-NNS_AVX2_INLINE float dot(const float* a, const float* b, int64_t count) {
-  __m256 sum = _mm256_setzero_ps();
-  int64_t i = 0;
-  for (; i + kLanes <= count; i += kLanes)
-    sum = _mm256_fmadd_ps(_mm256_loadu_ps(a + i), _mm256_loadu_ps(b + i), sum);
-  if (i < count) {
-    const __m256i mask = first_lanes(count - i);
-    sum = _mm256_fmadd_ps(_mm256_maskload_ps(a + i, mask), _mm256_maskload_ps(b + i, mask), sum);
-  }
+HWY_INLINE float dot(const float* a, const float* b, int64_t count) {
+  V sum = hn::Zero(kFloats);
+  for (int64_t i = 0; i < count; i += kLanes)
+    sum = hn::MulAdd(load(a + i, count - i), load(b + i, count - i), sum);
   return sum_lanes(sum);
 }
 
@@ -248,11 +219,8 @@ Rows<T> from_row(Rows<T> m, int64_t i) {
   return {m.data + i * m.row, m.row};
 }
 
-}  // namespace
-
-NNS_AVX2 void attend_head(const HeadShape& shape, Rows<const float> q, Rows<const float> k,
-                          Rows<const float> v, Rows<float> output, float* logsumexp,
-                          const HeadDrops* drops) {
+void attend(const HeadShape& shape, Rows<const float> q, Rows<const float> k, Rows<const float> v,
+            Rows<float> output, float* logsumexp, const HeadDrops* drops) {
   const int64_t keys = shape.keys, width = shape.width, ld = row_stride(width);
   const int64_t row = score_stride(keys);
   Scratch scratch(whole_tiles(keys) * width + keys * ld + kBlock * (2 * ld + row));
@@ -284,10 +252,10 @@ NNS_AVX2 void attend_head(const HeadShape& shape, Rows<const float> q, Rows<cons
   }
 }
 
-NNS_AVX2 void attend_head_backward(const HeadShape& shape, Rows<const float> gradient,
-                                   Rows<const float> q, Rows<const float> k, Rows<const float> v,
-                                   Rows<const float> output, const float* logsumexp,
-                                   const HeadGradients& gradients, const HeadDrops* drops) {
+void attend_backward(const HeadShape& shape, Rows<const float> gradient, Rows<const float> q,
+                     Rows<const float> k, Rows<const float> v, Rows<const float> output,
+                     const float* logsumexp, const HeadGradients& gradients,
+                     const HeadDrops* drops) {
   const int64_t keys = shape.keys, width = shape.width, ld = row_stride(width);
   const int64_t row = score_stride(keys), panels = whole_tiles(keys) * width;
   Scratch scratch(2 * panels + 3 * keys * ld + kBlock * (3 * ld + 2 * row));
@@ -330,6 +298,27 @@ NNS_AVX2 void attend_head_backward(const HeadShape& shape, Rows<const float> gra
     copy_scaled(dk + j * ld, gradients.k.data + j * gradients.k.row, width, 1.0f);
     copy_scaled(dv + j * ld, gradients.v.data + j * gradients.v.row, width, 1.0f);
   }
+}
+
+}  // namespace nns::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nns::ops {
+
+HWY_EXPORT(attend);
+void attend_head(const HeadShape& shape, Rows<const float> q, Rows<const float> k,
+                 Rows<const float> v, Rows<float> output, float* logsumexp,
+                 const HeadDrops* drops) {
+  HWY_DYNAMIC_DISPATCH(attend)(shape, q, k, v, output, logsumexp, drops);
+}
+HWY_EXPORT(attend_backward);
+void attend_head_backward(const HeadShape& shape, Rows<const float> gradient, Rows<const float> q,
+                          Rows<const float> k, Rows<const float> v, Rows<const float> output,
+                          const float* logsumexp, const HeadGradients& gradients,
+                          const HeadDrops* drops) {
+  HWY_DYNAMIC_DISPATCH(attend_backward)
+  (shape, gradient, q, k, v, output, logsumexp, gradients, drops);
 }
 
 }  // namespace nns::ops

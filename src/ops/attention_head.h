@@ -30,7 +30,6 @@ struct HeadDrops {
   float factor;
 };
 
-#if defined(__x86_64__)
 // output = dropout(softmax(scale q kᵀ)) v; logsumexp has one number a query. `drops` may be null.
 void attend_head(const HeadShape& shape, Rows<const float> q, Rows<const float> k,
                  Rows<const float> v, Rows<float> output, float* logsumexp,
@@ -44,6 +43,5 @@ void attend_head_backward(const HeadShape& shape, Rows<const float> gradient, Ro
                           Rows<const float> k, Rows<const float> v, Rows<const float> output,
                           const float* logsumexp, const HeadGradients& gradients,
                           const HeadDrops* drops = nullptr);
-#endif
 
 }  // namespace nns::ops

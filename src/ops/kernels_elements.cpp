@@ -1,0 +1,73 @@
+// Gates and turns, element by element.
+#include "ops/kernels.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/kernels_elements.cpp"
+#include <hwy/foreach_target.h>
+
+#include "ops/simd.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace nns::ops::HWY_NAMESPACE {
+
+void swiglu(const float* gate, const float* up, float* y, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const V x = load(gate + i, count - i);
+    store(hn::Mul(hn::Mul(x, sigmoid(x)), load(up + i, count - i)), y + i, count - i);
+  }
+}
+
+void swiglu_backward(const float* gradient, const float* gate, const float* up, float* dgate,
+                     float* dup, int64_t count) {
+  const V one = set(1.0f);
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t left = count - i;
+    const V g = load(gradient + i, left), x = load(gate + i, left);
+    const V open = sigmoid(x);
+    const V slope = hn::Mul(open, hn::MulAdd(x, hn::Sub(one, open), one));
+    store(hn::Mul(g, hn::Mul(x, open)), dup + i, left);
+    store(hn::Mul(hn::Mul(g, load(up + i, left)), slope), dgate + i, left);
+  }
+}
+
+void rotate(const float* x, const float* cos, const float* sin, float* y, int64_t width,
+            bool back) {
+  const int64_t half = width / 2;
+  for (int64_t i = 0; i < half; i += kLanes) {
+    const int64_t left = half - i;
+    const V a = load(x + i, left), b = load(x + half + i, left);
+    // Forward a pair reads the sine of the place that it is written to, back that of its own.
+    V low = load(sin + i, left), high = load(sin + half + i, left);
+    if (back) {
+      const V own = hn::Neg(low);
+      low = hn::Neg(high);
+      high = own;
+    }
+    store(hn::NegMulAdd(b, low, hn::Mul(a, load(cos + i, left))), y + i, left);
+    store(hn::MulAdd(a, high, hn::Mul(b, load(cos + half + i, left))), y + half + i, left);
+  }
+}
+
+}  // namespace nns::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace nns::ops {
+
+HWY_EXPORT(swiglu);
+void swiglu(const float* gate, const float* up, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(swiglu)(gate, up, y, count);
+}
+HWY_EXPORT(swiglu_backward);
+void swiglu_backward(const float* gradient, const float* gate, const float* up, float* dgate,
+                     float* dup, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(swiglu_backward)(gradient, gate, up, dgate, dup, count);
+}
+HWY_EXPORT(rotate);
+void rotate_row(const float* x, const float* cos, const float* sin, float* y, int64_t width,
+                bool back) {
+  HWY_DYNAMIC_DISPATCH(rotate)(x, cos, sin, y, width, back);
+}
+
+}  // namespace nns::ops
+#endif
