@@ -29,7 +29,8 @@ local M = { specs = {} }
 ---@field library? string path of a shared library
 ---@field flops? fun(...): number floating point operations of a call; a function gets what
 ---  `annotation` gets. By default one per element of the results.
----@field kind? string what a policy takes it for: 'linear', 'embedding', 'class_loss', 'sum'
+---@field kind? string what a policy takes it for: 'linear', 'embedding', 'class_loss', 'sum',
+---  'attention', 'experts'
 ---@field infer? fun(...): { shape: integer[], dtype: string } … of a library's operator whose
 ---  annotation does not tell the shapes of its results
 ---@field inputs? fun(generator): any[] arguments to verify it with, in float64

@@ -294,7 +294,8 @@ void Binding::add_rules(const std::vector<TransformRule>& rules, const std::vect
            rule.input, rule.dim, rule.inputs.size(), rule.outputs.size(), inputs_.size(),
            outputs_.size());
     const std::string name = fmt::format("rule of input {} dim {}", rule.input, rule.dim);
-    lengths_[name] = inputs[static_cast<size_t>(rule.input)][static_cast<size_t>(rule.dim)];
+    const Shape& at = inputs[static_cast<size_t>(rule.input)];
+    lengths_[name] = rule.length > 0 ? rule.length : at[static_cast<size_t>(rule.dim)];
     rules_[name] = rule;
   }
 }

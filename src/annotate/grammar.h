@@ -75,6 +75,7 @@ struct TransformRule {
   int input = 0, dim = 0;
   std::vector<TensorSplit> inputs, outputs;
   Modify modify;
+  int64_t length = 0;  // of what is cut; 0: that of the place
 };
 
 struct Place {

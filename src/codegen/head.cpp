@@ -49,7 +49,7 @@ std::string part_text(const lower::Slot& slot) {
 }  // namespace
 
 bool Groups::is_group(const lower::Instr& instr, const lower::NamedArg& arg) {
-  return arg.name == "group" && communicates(instr);
+  return (arg.name == "group" || arg.name == "ring") && communicates(instr);
 }
 
 Groups::Groups(const lower::Program& program) {

@@ -36,13 +36,19 @@ int64_t ring_bytes(Communication kind, int64_t elements, int64_t element_bytes, 
     case Communication::reduce_scatter:
     case Communication::scatter_gradient:
     case Communication::all_to_all:
+    case Communication::exchange:  // taken to go to all alike
       return (n - 1) * part * element_bytes;
+    case Communication::rotate:
+    case Communication::zigzag:  // two halves at most
+      return elements * element_bytes;
     default:
       return 0;
   }
 }
 
 int ring_messages(Communication kind, int ranks) {
+  if (kind == Communication::rotate) return 1;
+  if (kind == Communication::zigzag) return 2;
   return kind == Communication::all_reduce ? 2 * (ranks - 1) : ranks - 1;
 }
 

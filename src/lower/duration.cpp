@@ -73,7 +73,7 @@ cost::Figure communicate(const Program& program, const Instr& instr, Communicati
     return link(on, Communication::send, 2, bytes,
                 cost::seconds_of(bytes, messages, across, links));
   }
-  const auto& group = argument<Shape>(instr, "group");
+  const Shape& group = ranks_of(instr);
   const int slot = kind == Communication::all_gather ? instr.outs.at(0) : reads(instr).at(0);
   const TensorType& type = program.slot(slot).type;
   const int64_t elements = numel(type.shape), width = size_of(type.dtype);

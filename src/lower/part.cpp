@@ -1,5 +1,7 @@
 #include "lower/part.h"
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "operators/record.h"
 
@@ -32,6 +34,29 @@ class Here : public operators::Placed {
     return call_.exchange.peers().alike(
         [&](int device) { return range(operand, dim, device).length(); });
   }
+  Shape ring(std::string_view operand, int64_t dim) const override {
+    return call_.exchange.peers().ranks([&](int device) { return in_order(operand, dim, device); });
+  }
+  Shape lengths(std::string_view operand, int64_t dim) const override {
+    return call_.exchange.peers().alike([&](int device) {
+      Shape out;
+      for (const int64_t member : in_order(operand, dim, device))
+        out.push_back(range(operand, dim, static_cast<int>(member)).length());
+      return out;
+    });
+  }
+  int64_t position(std::string_view operand, int64_t dim) const override {
+    return call_.exchange.peers().alike([&](int device) {
+      const Shape all = in_order(operand, dim, device);
+      return static_cast<int64_t>(std::find(all.begin(), all.end(), device) - all.begin());
+    });
+  }
+  bool ascending(std::string_view operand, int64_t dim) const override {
+    return call_.exchange.peers().alike([&](int device) {
+      const Shape all = in_order(operand, dim, device);
+      return std::is_sorted(all.begin(), all.end());
+    });
+  }
   Shape addends() const override {
     return ranks(call_.placed.outputs.at(0), [](Axis a) { return a.kind == AxisKind::value; });
   }
@@ -49,6 +74,20 @@ class Here : public operators::Placed {
         for (Ref ref : *list) i += ref.id >= 0;
     }
     return call_.placed.inputs.at(i).layout;
+  }
+  // Devices whose pieces make up, with this one's, the dimension; in the order of those.
+  Shape in_order(std::string_view operand, int64_t dim, int device) const {
+    const Layout& of = layout(operand);
+    std::vector<int> axes;
+    for (size_t a = 0; a < of.axes.size(); ++a)
+      if (of.axes[a].kind == AxisKind::split && of.axes[a].dim == dim)
+        axes.push_back(static_cast<int>(a));
+    Shape out = group_of(of, axes, device);
+    std::stable_sort(out.begin(), out.end(), [&](int64_t a, int64_t b) {
+      return range(operand, dim, static_cast<int>(a)).start <
+             range(operand, dim, static_cast<int>(b)).start;
+    });
+    return out;
   }
   // Ranks that differ from this device along the wanted axes only; empty where there are none.
   template <class F>

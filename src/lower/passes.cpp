@@ -17,9 +17,18 @@ bool makes_memory(const Instr& instr) {
 bool has_effect(const Instr& instr) {
   using operators::Communication;
   const operators::Record* record = operators::find(instr.op);
-  return record != nullptr && (record->hook || record->communication == Communication::send ||
-                               record->communication == Communication::receive ||
-                               record->communication == Communication::move);
+  if (record == nullptr) return false;
+  switch (record->communication) {
+    case Communication::send:
+    case Communication::receive:
+    case Communication::move:
+    case Communication::exchange:
+    case Communication::rotate:
+    case Communication::zigzag:
+      return true;
+    default:
+      return record->hook;
+  }
 }
 
 bool is_owned(const Instr& instr) {

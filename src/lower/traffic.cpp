@@ -27,11 +27,20 @@ int64_t elements(const Program& program, const Instr& instr, Communication kind,
     return shape.at(static_cast<size_t>(argument<int64_t>(instr, dim)));
   };
   if (kind == Communication::all_reduce) return reduced(numel(shape), ranks, program.rank);
+  if (kind == Communication::rotate) return numel(shape);
+  if (kind == Communication::zigzag) {  // a half stays where its place is on this rank
+    const int64_t r = std::find(ranks.begin(), ranks.end(), program.rank) - ranks.begin();
+    int64_t stay = 0;
+    for (const int64_t half : {2 * r, 2 * r + 1}) stay += half == r || half == 2 * n - 1 - r;
+    return numel(shape) / 2 * (2 - stay);
+  }
   if (kind == Communication::all_gather) {
     size("dim") = part(argument<int64_t>(instr, "whole"), n);
   } else if (kind == Communication::all_to_all) {
     size("from") = part(argument<int64_t>(instr, "whole"), n);
     size("dim") = part(size("dim"), n);
+  } else if (kind == Communication::exchange) {
+    shape[0] = part(shape[0], n);  // what goes to each is data: taken to be alike
   } else {
     size("dim") = part(size("dim"), n);
   }
@@ -100,7 +109,7 @@ std::vector<Traffic> traffic(const Program& program) {
       }
       const bool scatter = kind == Communication::scatter_gradient;
       if (scatter) op = "reduce_scatter";
-      const auto& ranks = argument<Shape>(instr, "group");
+      const Shape& ranks = ranks_of(instr);
       add({segment.name, op, static_cast<int>(ranks.size()), 1,
            elements(program, instr, kind, ranks) * width,
            scatter || self.role == SlotRole::parameter});

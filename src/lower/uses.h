@@ -51,6 +51,11 @@ inline bool is_message(const Instr& instr) {
   const operators::Communication kind = communication_of(instr);
   return kind == operators::Communication::send || kind == operators::Communication::receive;
 }
+// The ranks that a communicating call names: its group, or its ring.
+inline const Shape& ranks_of(const Instr& instr) {
+  const Arg* ring = find_arg(instr, "ring");
+  return ring != nullptr ? std::get<Shape>(*ring) : argument<Shape>(instr, "group");
+}
 // Whether the ranks of a group make this call together.
 inline bool is_collective(const Instr& instr) {
   return instr.kind == InstrKind::call && find_arg(instr, "group") != nullptr &&

@@ -130,6 +130,16 @@ Texts attention_text(const CallView& call) {
   const AttentionDims d = attention_dims(call);
   return {annotation(with_mask(call, {d.q, d.k, d.v}, d.mask), {d.out})};
 }
+// Causal attention of a text to itself may have the text cut: its parts take turns (ring_part).
+Texts spelled_text(const CallView& call) {
+  AttentionDims d = attention_dims(call);
+  const Attention a = attention_of(call);
+  const size_t at = a.q->shape.size() - 2;
+  if (a.causal && a.mask == nullptr && a.q->shape[at] == a.k->shape[at] &&
+      call.real("dropout_p") == 0)
+    for (DimTexts* dims : {&d.q, &d.k, &d.v, &d.out}) (*dims)[at] = "l";
+  return {annotation(with_mask(call, {d.q, d.k, d.v}, d.mask), {d.out})};
+}
 // The flash kernels want one width for keys and values, so it stays whole.
 void freeze_width(AttentionDims& d) {
   d.v.back() = d.out.back() = "v^";
@@ -326,10 +336,13 @@ void dropped_back(Backward& b) {
 
 void add_attention(Records& records) {
   records.add({"aten::scaled_dot_product_attention"}, {.infer = attention,
-                                                       .annotations = attention_text,
+                                                       .annotations = spelled_text,
                                                        .flops = attention_flops,
                                                        .random = true,
-                                                       .counted = true});
+                                                       .counted = true,
+                                                       .kind = Kind::attention,
+                                                       .assisted = cuts_text,
+                                                       .part = ring_part});
   records.add({"aten::_scaled_dot_product_flash_attention_for_cpu", "nnscaler::attention"},
               {.infer = flash_attention, .annotations = flash_text, .flops = attention_flops});
   records.add({"aten::_scaled_dot_product_flash_attention_for_cpu_backward",

@@ -3,6 +3,9 @@
 //
 // Starts are for the instruction only: a device's own may stand there later (lower/holes.h).
 //
+// `group`: ranks that call a collective, ascending; `ring`: ranks in the order of their pieces,
+// that send each other messages.
+//
 // Along each mesh axis the gradient of a value is whole where the value is replicated or an addend,
 // and cut where the value is cut. Where the work behind a replicated value is shared out, the
 // gradient that comes back is an addend (`partial`), and is summed on the way.
@@ -122,6 +125,15 @@ void all_to_all(B& b) {
            {{"dim", b.arg("from")}, {"from", b.arg("dim")}, {"whole", whole}, same(b, "group")}));
 }
 
+// Rows to the ranks that want them, and the rows behind them zero: their gradients go back.
+void exchange_rows(B& b) {
+  b.give("self", emit(b, "comm::exchange_rows",
+                      {{"sends", b.arg("receives")},
+                       {"receives", b.arg("sends")},
+                       {"rows", b.shape("self")[0]},
+                       same(b, "ring")}));
+}
+
 // Regions point to point: every holder gets a whole gradient back.
 bool move(Forward& f) {
   return forward(f, "comm::move", {"shape", "sends", "receives"},
@@ -164,6 +176,11 @@ void add_communication(Records& records) {
       C::scatter_gradient);
   add("comm::all_to_all(Tensor self, int dim, int from, int whole, int[] group) -> Tensor",
       C::all_to_all, gradient(all_to_all));
+  add("comm::exchange_rows(Tensor self, Tensor sends, Tensor receives, int rows, int[] ring) -> "
+      "Tensor",
+      C::exchange, gradient(exchange_rows));
+  add("comm::rotate(Tensor self, int dim, int length, int[] ring) -> Tensor", C::rotate);
+  add("comm::zigzag(Tensor self, int dim, int[] ring, bool back=False) -> Tensor", C::zigzag);
   add("comm::value_chunk(Tensor self, int[] group) -> Tensor", C::value_chunk,
       gradient(value_chunk));
   add("comm::move(Tensor self, int[] shape, int[] sends, int[] receives, bool empty=False, int[] "

@@ -42,6 +42,7 @@ void add_creation(Records& records);
 void add_products(Records& records);  // linear, matmul
 void add_product_derivatives(Records& records);
 void add_attention(Records& records);
+void add_ring_attention(Records& records);
 void add_norms(Records& records);
 void add_norm_derivatives(Records& records);
 void add_spatial(Records& records);  // convolutions
@@ -53,11 +54,17 @@ void add_recurrent(Records& records);
 void add_losses(Records& records);
 void add_loss_derivatives(Records& records);
 void add_linear_losses(Records& records);
+void add_experts(Records& records);
 void add_random(Records& records);  // dropout
 void add_fused(Records& records);   // calls that do the work of several
 void add_communication(Records& records);
 void add_queries(Records& records);  // what asks for data or shapes
 void add_autocast(Records& records);
+
+// Whether a split of scaled_dot_product_attention cuts its text, keys and values too; and what is
+// its part then.
+bool cuts_text(const CallView& call, const annotate::Split& split);
+std::optional<std::vector<Ref>> ring_part(Part& p);
 
 // --- axes ----------------------------------------------------------------------------------------
 

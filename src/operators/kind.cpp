@@ -9,9 +9,12 @@ struct Named {
   Kind kind;
   std::string_view name;
 };
-constexpr std::array kNames = {Named{Kind::sum, "sum"}, Named{Kind::linear, "linear"},
+constexpr std::array kNames = {Named{Kind::sum, "sum"},
+                               Named{Kind::linear, "linear"},
                                Named{Kind::embedding, "embedding"},
-                               Named{Kind::class_loss, "class_loss"}};
+                               Named{Kind::class_loss, "class_loss"},
+                               Named{Kind::experts, "experts"},
+                               Named{Kind::attention, "attention"}};
 
 }  // namespace
 
@@ -28,7 +31,7 @@ std::optional<Kind> kind_from_name(std::string_view name) {
 }
 
 std::string_view kind_names() {
-  return "sum, linear, embedding, class_loss";
+  return "sum, linear, embedding, class_loss, experts, attention";
 }
 
 Kind kind_of(std::string_view op) {

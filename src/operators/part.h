@@ -29,6 +29,14 @@ class Placed {
   virtual int64_t place(std::string_view operand, int64_t dim,
                         const std::function<int64_t(int64_t start, int64_t stop)>& of) const = 0;
   virtual int64_t length(std::string_view operand, int64_t dim) const = 0;
+  // The ranks of `ranks_of` for one dimension, in the order of their pieces; the lengths of those,
+  // and which of them is this device's. Lengths and number are the same on all devices that share
+  // the program.
+  virtual Shape ring(std::string_view operand, int64_t dim) const = 0;
+  virtual Shape lengths(std::string_view operand, int64_t dim) const = 0;
+  virtual int64_t position(std::string_view operand, int64_t dim) const = 0;
+  // Whether that is the order of the ranks.
+  virtual bool ascending(std::string_view operand, int64_t dim) const = 0;
   // Ranks that hold the other addends of the first output; empty where it is no sum.
   virtual Shape addends() const = 0;
 };
@@ -40,11 +48,11 @@ class Part : public RuleCall {
        const std::vector<NamedArg>& args)
       : RuleCall(writer, op, args), placed(placed), recording_(recording) {}
 
-  // Writes the call with other arguments.
-  std::vector<Ref> apply(std::string_view op, std::vector<NamedArg> args) {
-    return recording_.record(op, std::move(args));
+  // Writes a call whose derivative is wanted, with outputs of the given types when those are known.
+  std::vector<Ref> apply(std::string_view op, std::vector<NamedArg> args,
+                         const std::vector<TensorType>* types = nullptr) {
+    return recording_.record(op, std::move(args), types);
   }
-  // Writes a call whose derivative is wanted.
   template <class... A>
   Ref grad(std::string_view op, A&&... values) {
     return apply(op, named_args(op, {to_arg(std::forward<A>(values))...})).front();

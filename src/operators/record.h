@@ -63,7 +63,7 @@ enum class Dense {
 };
 
 // What an operator is to who looks for a kind of work.
-enum class Kind { other, sum, linear, embedding, class_loss };
+enum class Kind { other, sum, linear, embedding, class_loss, experts, attention };
 
 // What a call gives back beside tensors.
 enum class Answer {
@@ -93,6 +93,8 @@ struct Autocast {
 // How much of something the operands hold, by name: 0 for numbers, nothing where it is no number.
 using HeldBy = std::function<std::optional<double>(std::string_view operand)>;
 
+using Rules = std::vector<annotate::TransformRule>;
+
 // What a call of a communicating operator does with its group, or as a message.
 enum class Communication {
   none,
@@ -101,6 +103,9 @@ enum class Communication {
   reduce_scatter,
   scatter_gradient,
   all_to_all,
+  exchange,  // rows; how many go to whom is data
+  rotate,    // each to the next of a ring
+  zigzag,
   value_chunk,  // names a group, but sends nothing
   move,
   send,
@@ -160,7 +165,7 @@ struct Record {
   std::function<bool(const CallView&, const annotate::Split&)> assisted = {};
   PartRule part = {};
   // Splits that the operator declares itself, beside those of its annotation.
-  std::vector<annotate::TransformRule> rules = {};
+  std::variant<Rules, std::function<Rules(const CallView&)>> rules = {};
   // Calls to try it with: lists of arguments, written in Lua in the words of
   // lua/nnscaler/verify/examples.lua.
   std::vector<std::string> examples = {};

@@ -170,6 +170,28 @@ Types expand(const CallView& call) {
   }
   return {with_shape(call, size)};
 }
+// Each part repeats a dimension of one element fewer times.
+Rules expand_rules(const CallView& call) {
+  const Shape in = first(call).shape, out = expand(call)[0].shape;
+  const size_t shift = out.size() - in.size();
+  Rules rules;
+  for (size_t i = 0; i < in.size(); ++i) {
+    const size_t at = i + shift;
+    if (in[i] != 1 || out[at] == 1) continue;
+    const auto fewer = [at](std::vector<NamedArg> args, int64_t parts, int64_t) {
+      for (NamedArg& a : args)
+        if (a.name == "size") std::get<Shape>(a.value).at(at) /= parts;
+      return args;
+    };
+    rules.push_back({0,
+                     static_cast<int>(i),
+                     {{}},
+                     {{annotate::TensorSplit::Kind::dims, {static_cast<int>(at)}, false}},
+                     fewer,
+                     out[at]});
+  }
+  return rules;
+}
 Types repeat(const CallView& call) {
   const Shape& in = first(call).shape;
   Shape repeats = call.ints(call.find("repeats") != nullptr ? "repeats" : "dims");
@@ -270,7 +292,8 @@ void add_shapes(Records& records) {
                                                        .annotations = kept_axes,
                                                        .size_arg = "size",
                                                        .view = View::spread,
-                                                       .identity = true});
+                                                       .identity = true,
+                                                       .rules = expand_rules});
   records.add({"aten::expand_as"},
               {.infer = expand, .annotations = spatial, .view = View::spread, .identity = true});
   records.add({"aten::repeat", "aten::tile"}, {.infer = repeat, .annotations = kept_axes});

@@ -14,6 +14,15 @@ std::map<std::string, int64_t> integers_of(const CallView& call) {
   return out;
 }
 
+namespace {
+
+Rules rules_of(const Record& record, const CallView& call) {
+  if (const auto* rules = std::get_if<Rules>(&record.rules)) return *rules;
+  return std::get<1>(record.rules)(call);
+}
+
+}  // namespace
+
 std::optional<Binding> bind(const CallView& call) {
   const Texts alternatives = annotations(call);
   if (alternatives.empty()) return {};
@@ -25,7 +34,7 @@ std::optional<Binding> bind(const CallView& call) {
   for (const std::string& text : alternatives)
     if (auto b =
             Binding::bind(annotate::Annotation::parse(text), in, out, integers_of(call), &why)) {
-      b->add_rules(record->rules, in);
+      b->add_rules(rules_of(*record, call), in);
       return b;
     }
   if (record->registered)

@@ -21,6 +21,7 @@ Table make_table() {
                          add_creation,
                          add_products,
                          add_attention,
+                         add_ring_attention,
                          add_norms,
                          add_spatial,
                          add_pooling,
@@ -28,6 +29,7 @@ Table make_table() {
                          add_recurrent,
                          add_losses,
                          add_linear_losses,
+                         add_experts,
                          add_random,
                          add_communication,
                          add_queries,
@@ -136,7 +138,7 @@ void register_record(Record record) {
          record.name);
   if (own(record.name) != nullptr)
     fail(ErrorKind::usage, "[register_op] {} is an operator of the table", record.name);
-  for (const annotate::TransformRule& rule : record.rules)
+  for (const annotate::TransformRule& rule : std::get<Rules>(record.rules))
     for (const auto* side : {&rule.inputs, &rule.outputs})
       for (const annotate::TensorSplit& t : *side)
         if (t.axes.size() > 1)

@@ -311,6 +311,7 @@ int register_op(lua_State* L) {
     if (*kind == operators::Kind::class_loss)
       op.autocast = {operators::Cast::full, operators::Cast::full};
   }
+  operators::Rules own;
   lua_getfield(L, 1, "rules");
   const int rules = lua_gettop(L);
   for (int i = 1; lua_istable(L, rules) && i <= static_cast<int>(lua_objlen(L, rules)); ++i) {
@@ -325,9 +326,10 @@ int register_op(lua_State* L) {
     rule.modify = [modify](const std::vector<NamedArg>& args, int64_t parts, int64_t part) {
       return modify.ref == LUA_NOREF ? args : modified(modify, args, parts, part);
     };
-    op.rules.push_back(std::move(rule));
+    own.push_back(std::move(rule));
     lua_pop(L, 1);
   }
+  op.rules = std::move(own);
   operators::register_record(std::move(op));
   return 0;
 }

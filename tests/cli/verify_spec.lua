@@ -44,6 +44,18 @@ describe('nnscaler verify', function()
     assert.matches('4 rank%(s%), 2 device%(s%) a plan, 2 scale unit%(s%); 1 step%(s%)', said)
   end)
 
+  for _, model in ipairs {
+    'mixtral.lua layers=1 block=8 width=16 experts=4', 'deepseek.lua',
+    'llama3.lua layers=1 block=16 loss_chunk=8 pas_config.context_parallel=2',
+  } do
+    it('finds megatron equal on ' .. model:match '^%a+', function()
+      local said, code = verify(('recipes/%s pas_policy=megatron compute_config.plan_ngpus=2 '
+        .. 'compute_config.runtime_ngpus=2 micro_batch_size=2 --steps 1'):format(model))
+      assert.equal(0, code, said)
+      assert.matches('\nThe plan equals one device%.\n', said)
+    end)
+  end
+
   it('names what differs', function()
     -- A model that is another one while it is traced.
     local path = recipe('wrong.lua', [[

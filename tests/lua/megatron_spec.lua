@@ -1,4 +1,5 @@
 --- The megatron policy on traced models: what it cuts, and what it says where it cannot.
+local DeepSeek = require 'nnscaler.models.deepseek'
 local GPT = require 'nnscaler.models.gpt'
 local Llama = require 'nnscaler.models.llama'
 local T = require 'nnscaler.tensor'
@@ -108,6 +109,70 @@ describe('megatron', function()
     for _, name in ipairs { 'q_proj', 'o_proj', 'down_proj' } do
       assert.equal(2, lines(plan, name .. ' aten::linear', 'into 2'), name)
     end
+  end)
+
+  it('gives experts to devices, or cuts their inner width', function()
+    local function graph(count)
+      local model = Llama { vocab = 16, layers = 2, heads = 4, kv_heads = 2, width = 8, hidden = 12,
+        block = 8, experts = { count = count } }
+      local x = T.zeros({ 2, 8 }, { dtype = 'int64' })
+      return (trace(model, { x, x }, { training = true }))
+    end
+    assert.equal(2, lines(run(graph(4), 2), 'nnscaler::experts', 'input 3 dim 0 into 2'))
+    assert.equal(2, lines(run(graph(3), 2), 'nnscaler::experts', 'input 3 dim 1 into 2'))
+    assert.equal(2, lines(run(graph(4), 2, { expert_parallel = false }), 'nnscaler::experts',
+      'input 3 dim 1 into 2'))
+    -- The router works on its part of the text.
+    assert.equal(2, lines(run(graph(4), 2, { sequence_parallel = true }), 'aten::topk',
+      'input 0 dim 1 into 2'))
+  end)
+
+  it('cuts heads that share the rotary part of their keys', function()
+    local model = DeepSeek { vocab = 16, layers = 2, heads = 4, width = 8, hidden = 12, block = 8,
+      head_dim = 4, rope_dim = 2, value_dim = 6, kv_rank = 6, expert_hidden = 8, shared = 1,
+      experts = { count = 4 } }
+    local x = T.zeros({ 2, 8 }, { dtype = 'int64' })
+    local plan = run((trace(model, { x, x }, { training = true })), 2)
+    for _, name in ipairs { 'q_proj', 'kv_b_proj' } do
+      assert.equal(2, lines(plan, name .. ' aten::linear', 'input 1 dim 0 into 2'), name)
+    end
+    assert.equal(2, lines(plan, 'o_proj aten::linear', 'input 0 dim 2 into 2'))
+    assert.equal(2, lines(plan, 'self_attn aten::expand', 'input 0 dim 1 into 2'))
+    assert.equal(0, lines(plan, 'kv_a_proj_with_mqa', 'into 2'))
+    assert.equal(2, lines(plan, 'nnscaler::experts', 'into 2'))
+  end)
+
+  it('cuts texts over the devices that share them', function()
+    local plan = run(graph_of {}, 2, { context_parallel = 2 })
+    assert.equal(2, lines(plan, 'scaled_dot_product', 'input 0 dim 2 into 2'))
+    assert.equal(5, lines(plan, 'aten::rms_norm', 'input 0 dim 1 into 2'))
+    plan = run(graph_of {}, 4, { context_parallel = 2 })
+    assert.equal(2, lines(plan, 'scaled_dot_product', 'dim 2 into 2', 'dim 1 into 2'))
+    plan = run(graph_of {}, 2, { context_parallel = 2, context_attention = 'all_to_all' })
+    assert.equal(2, lines(plan, 'scaled_dot_product', 'input 0 dim 1 into 2'))
+    local function refused(graph, n, config) return message(run, graph, n, config) end
+    assert.matches('context_parallel=3 on 4 devices of a stage; expected a divisor',
+      refused(graph_of {}, 4, { context_parallel = 3 }))
+    assert.matches("context_attention is 'rings'; expected ring or all_to_all",
+      refused(graph_of {}, 2, { context_parallel = 2, context_attention = 'rings' }))
+    assert.matches('the heads of model.layers.0.self_attn cannot be shared out over 4 devices',
+      refused(graph_of {}, 4, { context_parallel = 4, context_attention = 'all_to_all' }))
+    assert.matches('context_parallel=4: texts of 3 tokens',
+      refused(graph_of { time = 3 }, 4, { context_parallel = 4 }))
+    local One = nn.class 'One'
+    function One:init() self.fc = nn.Linear(4, 4) end
+    function One:forward(x) return self.fc(x):sum() end
+    assert.matches('context_parallel=2: the model has no causal attention of a text to itself',
+      refused((trace(One {}, { T.zeros { 2, 4 } }, { training = true })), 2,
+        { context_parallel = 2 }))
+    local Late = nn.class 'Late'
+    function Late:init() self.attention = nn.MultiHeadAttention(4, 2) end
+    function Late:forward(x)
+      return self.attention(x:view { 2, 3, 2, 4 }:flatten(1, 2), nil, { causal = true }):sum()
+    end
+    assert.matches('attention stays whole, since what it reads cannot be cut',
+      refused((trace(Late {}, { T.zeros { 2, 24 } }, { training = true })), 2,
+        { context_parallel = 2 }))
   end)
 
   it('begins stages where blocks begin', function()

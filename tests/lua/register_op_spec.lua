@@ -133,7 +133,8 @@ describe('a registered operator', function()
       body = function(...) return ... end }))
     assert.matches("'S' is not a split; expected R, V or D", refused('tests::x', {
       body = body, rules = { { input = 0, dim = 0, inputs = { 'S' }, outputs = { 'R' } } } }))
-    assert.matches("kind is 'lineal'; expected one of sum, linear, embedding, class_loss",
+    assert.matches("kind is 'lineal'; expected one of sum, linear, embedding, class_loss, experts, "
+      .. 'attention',
       refused('tests::x', { body = body, kind = 'lineal' }), 1, true)
     assert.matches('backward is a number; expected a function',
       refused('tests::x', { body = body, backward = 1 }))

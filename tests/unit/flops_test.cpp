@@ -185,6 +185,13 @@ const Count kCounts[] = {
      "grad_own=%g, grad_sum=%h, self=%a, weight=%w, target=%t, logsumexp=%l, chunk=2, "
      "output_mask=[true, true]",
      3 * 2 * (2 * 3) * 4 * 5},
+    // Three products of 2·3 tokens, each with 2 experts of 5×4.
+    {"nnscaler::experts", "a=2,3,4 i=2,3,2<6 p=2,3,2 u=6,5,4 d=6,4,5 g=6,5,4",
+     "self=%a, index=%i, weight=%p, up=%u, down=%d, gate=%g", 3 * 2 * (2 * 3 * 2) * 5 * 4},
+    {"nnscaler::grouped_linear", "a=7,4 w=3,5,4 n=3<3", "self=%a, weight=%w, counts=%n",
+     2 * 7 * 4 * 5},
+    {"nnscaler::grouped_linear_backward", "g=7,5 a=7,4 w=3,5,4 n=3<3",
+     "grad_output=%g, self=%a, weight=%w, counts=%n, output_mask=[true, true]", 2 * 2 * 7 * 4 * 5},
     {"aten::mse_loss aten::l1_loss aten::smooth_l1_loss aten::huber_loss "
      "aten::binary_cross_entropy aten::binary_cross_entropy_with_logits aten::kl_div "
      "aten::soft_margin_loss",

@@ -192,7 +192,8 @@ TEST_CASE("which calls have effects, memory and groups of their own") {
     i.args = {{"self", Ref{0}}, {"group", Shape{0, 1}}};
     return i;
   };
-  for (const char* op : {"comm::send", "comm::receive", "comm::move", "hook::before"})
+  for (const char* op : {"comm::send", "comm::receive", "comm::move", "comm::rotate",
+                         "comm::zigzag", "comm::exchange_rows", "hook::before"})
     CHECK(lower::has_effect(instr(op)));
   for (const char* op : {"comm::all_reduce", "aten::add.Tensor", "vjp::aten::mm", "x::y"})
     CHECK_FALSE(lower::has_effect(instr(op)));

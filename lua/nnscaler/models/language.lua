@@ -22,8 +22,8 @@ end
 --- that it has.
 ---@param area string of errors: 'models.gpt'
 ---@param hidden fun(self: table, x: nnscaler.Tensor, time: integer, cache?:
----  nnscaler.models.Cache): nnscaler.Tensor of tokens [batch, time], what the output layer reads:
----  [batch, time, width]
+---  nnscaler.models.Cache): nnscaler.Tensor, nnscaler.Tensor|nil of tokens [batch, time], what the
+---  output layer reads, [batch, time, width], and what is added to the loss in training
 ---@return fun(self: table, x: nnscaler.Tensor|{ x: nnscaler.Tensor, y?: nnscaler.Tensor,
 ---  cache?: nnscaler.models.Cache }, y?: nnscaler.Tensor): nnscaler.Tensor|nil,
 ---  { tokens: nnscaler.Tensor }|nnscaler.Tensor
@@ -37,7 +37,7 @@ function M.forward(area, hidden)
         self.block))
     end
     if cache then cache:check(time) end
-    local last = hidden(self, x, time, cache)
+    local last, addend = hidden(self, x, time, cache)
     if cache then cache:advance(time) end
     if not y then return nil, self.lm_head(last) end
     local loss, tokens
@@ -48,6 +48,7 @@ function M.forward(area, hidden)
     else
       loss, tokens = self.loss(self.lm_head(last), y)
     end
+    if addend then loss = loss + addend end
     return loss, { tokens = tokens }
   end
 end

@@ -1,9 +1,10 @@
 --- LLaMA 2 and 3: rotary positions, RMSNorm, gated SiLU feed-forward, grouped key and value heads;
---- with biases of query, key and value it is Qwen 2. The architecture only; names of parameters are
---- those of the family on Hugging Face.
+--- with biases of query, key and value it is Qwen 2, with experts in place of the feed-forward part
+--- Mixtral. The architecture only; names of parameters are those of the family on Hugging Face.
 local F = require 'nnscaler.functional'
 local aten = require('nnscaler.ops').aten
 local check = require 'nnscaler.nn.check'
+local experts = require 'nnscaler.models.experts'
 local fail = require 'nnscaler.fail'
 local language = require 'nnscaler.models.language'
 local nn = require 'nnscaler.nn'
@@ -54,12 +55,17 @@ function Layer:init(a)
   self.input_layernorm = nn.RMSNorm(a.width, { eps = a.eps })
   self.self_attn = Attention(a)
   self.post_attention_layernorm = nn.RMSNorm(a.width, { eps = a.eps })
-  self.mlp = MLP(a)
+  if a.experts then
+    self.block_sparse_moe = experts.layer(a.width, a.hidden, a.experts, nn.init.normal(0, a.std))
+  else
+    self.mlp = MLP(a)
+  end
 end
 
 function Layer:forward(x, rotary, cache)
   x = x + self.self_attn(self.input_layernorm(x), rotary, cache)
-  return x + self.mlp(self.post_attention_layernorm(x))
+  local y, addend = (self.mlp or self.block_sparse_moe)(self.post_attention_layernorm(x))
+  return x + y, addend
 end
 
 local Body = nn.class 'Body'
@@ -73,11 +79,11 @@ function Body:init(a)
 end
 
 function Body:forward(x, cache)
-  local hidden = self.embed_tokens(x)
+  local hidden, addends = self.embed_tokens(x), {}
   for i, layer in ipairs(self.layers) do
-    hidden = layer(hidden, self.rotary_emb, cache and cache:layer(i))
+    hidden, addends[#addends + 1] = layer(hidden, self.rotary_emb, cache and cache:layer(i))
   end
-  return (self.norm(hidden)) -- not a tail call: its place in the source stays known
+  return self.norm(hidden), experts.mean(addends)
 end
 
 ---@class nnscaler.models.Llama : nnscaler.nn.Module
@@ -108,18 +114,21 @@ Llama.configs = {
 ---   std?: number, tied?: boolean, qkv_bias?: boolean, rope_scaling?: { type:
 ---   'linear'|'llama3'|'longrope', factor?: number, low_freq_factor?: number,
 ---   high_freq_factor?: number, original?: integer, short_factor?: number[],
----   long_factor?: number[], attention_factor?: number }, loss_chunk?: integer }
+---   long_factor?: number[], attention_factor?: number }, loss_chunk?: integer,
+---   experts?: nnscaler.models.Experts }
 ---   hidden: inner width of the feed-forward part; block:
 ---   the longest text, in tokens; theta: base of the rotary frequencies; std: of the first weights;
 ---   tied: the output layer uses the token embedding; qkv_bias: query, key and value have biases;
 ---   rope_scaling: slows turns, for texts longer than the `original` tokens of the training;
----   loss_chunk: tokens whose logits exist at a time in the loss, by default all
+---   loss_chunk: tokens whose logits exist at a time in the loss, by default all; experts: of each
+---   block, with `hidden` as their inner width
 function Llama:init(a)
   local area = 'models.llama'
   a = check.options(area, a, { vocab = check.none, layers = check.none, heads = check.none,
     width = check.none, hidden = check.none, block = check.none, kv_heads = check.none,
     head_dim = check.none, theta = 500000, eps = 1e-5, std = 0.02, tied = false,
-    qkv_bias = false, rope_scaling = check.none, loss_chunk = check.none })
+    qkv_bias = false, rope_scaling = check.none, loss_chunk = check.none,
+    experts = check.none })
   for _, name in ipairs { 'vocab', 'layers', 'heads', 'width', 'hidden', 'block' } do
     check.integer(area, name, a[name])
   end

@@ -18,7 +18,7 @@ local M = {
 
 for _, family in ipairs {
   'container', 'linear', 'embedding', 'norm', 'dropout', 'activation', 'conv', 'pool', 'shape',
-  'attention', 'transformer', 'recurrent', 'cell', 'loss',
+  'attention', 'transformer', 'recurrent', 'cell', 'experts', 'loss',
 } do
   for name, class in sorted.sorted_pairs(require('nnscaler.nn.' .. family)) do M[name] = class end
 end

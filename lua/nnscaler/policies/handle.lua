@@ -18,7 +18,8 @@ Graph.__index = Graph
 ---@field id integer
 ---@field op string "aten::linear"
 ---@field name string "linear"
----@field kind string "linear", "embedding", "class_loss", "sum", or "" for others
+---@field kind string "linear", "embedding", "class_loss", "sum", "attention", "experts", or "" for
+---   others
 ---@field module string path of the module that made the call
 ---@field inputs integer[] value ids
 ---@field outputs integer[] value ids

@@ -7,12 +7,15 @@
 ---
 --- `pas_config`: sequence_parallel (false): what lies between the pairs is cut along the sequence,
 --- so that each all-reduce becomes a reduce-scatter and an all-gather; vocab_parallel (true);
+--- expert_parallel (true): experts go to devices whole, else their inner width is cut;
+--- context_parallel (1): so many devices share a text, context_attention ('ring') says how;
 --- pipeline_nstages (1), pipeline_nmicros, pipeline_scheduler.
 local blocks = require 'nnscaler.policies.blocks'
 local fail = require 'nnscaler.fail'
 local keys = require 'nnscaler.policies.keys'
 local log = require('nnscaler.log').logger 'nnscaler.policies'
 local sorted = require 'nnscaler.sorted'
+local text = require 'nnscaler.policies.text'
 
 local Layout = {}
 Layout.__index = Layout
@@ -45,7 +48,8 @@ local function place_of(node)
 end
 
 -- How a node is cut when its operands in `cut` (value id → dim) are: where, and the split; nil and
--- why where it cannot be, or wants another operand cut that a layer made whole.
+-- why where it cannot be, or wants another operand cut that a layer made whole: then that operand
+-- too, and how it is wanted.
 function Layout:follow(node, cut)
   for i, id in ipairs(node.inputs) do
     if cut[id] then
@@ -64,7 +68,8 @@ function Layout:follow(node, cut)
           -- A stream to which results are added is whole: nothing that the user could change.
           if node.kind == 'sum' and same(value.shape, self.values[id + 1].shape) then return nil end
           return nil, nil, ('%s reads operand %d, %s, which is not cut into %d parts with the '
-            .. 'others'):format(place_of(node), k - 1, shape_of(value), self.parts)
+            .. 'others'):format(place_of(node), k - 1, shape_of(value), self.parts),
+            not cut[other] and other or nil, wanted
         end
       end
       return where, split
@@ -72,8 +77,56 @@ function Layout:follow(node, cut)
   end
 end
 
+-- Where a node repeats what it reads: the cut by which it makes a part of that along a dimension of
+-- its result, or along any.
+function Layout:repeats(node, dim)
+  for _, place in ipairs(self.graph:choices(node)) do
+    local split = self.graph:split_of(node, place, self.parts)
+    local whole = split and is_cut(split.outputs[1]) and (not dim or split.outputs[1] == dim)
+    for _, how in ipairs(split and split.inputs or {}) do whole = whole and how == 'replicate' end
+    if whole then return place end
+  end
+end
+
+-- The node that makes a value, if it is to be looked at.
+function Layout:maker(id)
+  local producer = self.values[id + 1].producer
+  local node = producer and self.graph:nodes()[producer + 1]
+  return node and not self.places[node.id] and node or nil
+end
+
+-- The linear layers that a value is made of, in program order: not those before them, nor those
+-- whose results are repeated.
+function Layout:sources(id)
+  local wanted, found = { [id] = true }, {}
+  local nodes = self.graph:nodes()
+  for i = #nodes, 1, -1 do
+    local node, makes = nodes[i], false
+    for _, out in ipairs(node.outputs) do makes = makes or wanted[out] end
+    if makes and self:is_linear(node) then
+      table.insert(found, 1, node)
+    elseif makes and not self:repeats(node) then
+      for _, input in ipairs(node.inputs) do wanted[input] = true end
+    end
+  end
+  return found
+end
+
+-- The linear layers with those that made a value; nil where there are no others that could be cut.
+function Layout:joined(linears, id)
+  local known, all = {}, {}
+  for i, node in ipairs(linears) do known[node.id], all[i] = true, node end
+  for _, node in ipairs(self:sources(id)) do
+    if self.places[node.id] then return nil end
+    if not known[node.id] then all[#all + 1] = node end
+  end
+  return #all > #linears and all or nil
+end
+
 -- Follows linear layers cut by columns. Returns the cuts of nodes by id; nil when some path does
 -- not end in a layer cut by rows or a loss over classes, and why, where other sizes would help.
+-- Where a path meets a value that other linear layers made, those are cut with them; where one that
+-- only repeats what is whole, its maker makes no more than each part of it.
 function Layout:columns(linears)
   local cut, places, ends, column = {}, {}, 0, { input = 1, dim = -2 }
   local function mark(node, split)
@@ -98,7 +151,18 @@ function Layout:columns(linears)
       if self.places[node.id] or self.graph:stage_of(node) ~= self.graph:stage_of(linears[1]) then
         return nil, place_of(node) .. ' is cut in another way, or lies in another stage'
       end
-      local where, split, why = self:follow(node, cut)
+      local where, split, why, missing, wanted = self:follow(node, cut)
+      if missing then
+        local maker = self:maker(missing)
+        local place = maker and self:repeats(maker, wanted)
+        if place then
+          places[maker.id], cut[missing] = place, wanted
+          where, split, why = self:follow(node, cut)
+        else
+          local all = self:joined(linears, missing)
+          if all then return self:columns(all) end
+        end
+      end
       if not where then return nil, why end
       places[node.id] = where
       if self:is_linear(node) then
@@ -213,6 +277,32 @@ function Layout:whole()
   return lines
 end
 
+-- Cuts experts: whole ones go to devices, with a part of the tokens each, or their inner width.
+function Layout:cut_experts(whole)
+  for _, node in ipairs(self.graph:nodes()) do
+    if node.kind == 'experts' then
+      local places = { { input = 3, dim = 1 } }
+      if whole then table.insert(places, 1, { input = 3, dim = 0 }) end
+      for _, place in ipairs(places) do
+        self.why[node.id] = self.graph:refusal(node, place, self.parts)
+        if not self.why[node.id] then
+          self.places[node.id] = place
+          break
+        end
+      end
+    end
+  end
+end
+
+-- Whether a value has the sizes of those between the pairs, but perhaps for the last one.
+function Layout:streams(id)
+  local shape = self.values[id + 1].shape
+  for d = 1, #self.stream - 1 do
+    if shape[d] ~= self.stream[d] then return false end
+  end
+  return #shape == #self.stream
+end
+
 -- Cuts what makes values shaped as those between the pairs along the sequence.
 function Layout:cut_sequence()
   local dim = #self.stream - 2
@@ -223,9 +313,7 @@ function Layout:cut_sequence()
   end
   for _, node in ipairs(self.graph:nodes()) do
     local streams = not self.places[node.id] and #node.outputs > 0
-    for _, id in ipairs(node.outputs) do
-      streams = streams and same(self.values[id + 1].shape, self.stream)
-    end
+    for _, id in ipairs(node.outputs) do streams = streams and self:streams(id) end
     if streams then
       for _, place in ipairs(self.graph:choices(node)) do
         local split = self.graph:split_of(node, place, self.parts)
@@ -238,36 +326,61 @@ function Layout:cut_sequence()
   end
 end
 
-local rules = { sequence_parallel = { 'boolean' }, vocab_parallel = { 'boolean' } }
+local rules = { sequence_parallel = { 'boolean' }, vocab_parallel = { 'boolean' },
+  expert_parallel = { 'boolean' }, context_parallel = { 'integer', least = 1 },
+  context_attention = { 'text' } }
 for name, rule in sorted.sorted_pairs(blocks.keys) do rules[name] = rule end
+
+-- Devices that share a text, and how its attention is shared.
+local function context(config, devices)
+  local parts, how = config.context_parallel or 1, config.context_attention or 'ring'
+  if devices % parts ~= 0 then
+    fail('plan', 'policies.megatron', ('context_parallel=%d on %d devices of a stage; expected a '
+      .. 'divisor'):format(parts, devices))
+  end
+  if how ~= 'ring' and how ~= 'all_to_all' then
+    fail('usage', 'policies.megatron', ("context_attention is '%s'; expected ring or all_to_all")
+      :format(how))
+  end
+  return parts, how
+end
+
+-- Finds what is cut over the devices that share a part of a text.
+local function cut_layers(layout, config)
+  local parts = layout.parts
+  layout:cut_columns_and_rows()
+  if config.vocab_parallel ~= false then layout:cut_classes() end
+  layout:cut_experts(config.expert_parallel ~= false)
+  if not layout.stream then
+    fail('plan', 'policies.megatron', ('no pair of linear layers can be cut by columns and rows '
+      .. 'into %d parts\n  %s'):format(parts, table.concat(layout:whole(), '\n  ')),
+      "numbers of heads and inner widths must be divisible; pas_policy='data' or 'tp' cut other "
+      .. 'models')
+  end
+  for _, line in ipairs(layout:whole()) do
+    log.warning('every rank holds the whole of linear layers that cannot be cut into %d parts: '
+      .. '%s', parts, line)
+  end
+  if layout.vocab_parallel then layout:cut_table() end
+  if config.sequence_parallel then layout:cut_sequence() end
+end
 
 return keys.policy(rules, function(graph, cfg)
   local config = cfg.pas_config or {}
-  local parts = blocks.stages(graph, cfg, 'policies.megatron', 1)
+  local devices = blocks.stages(graph, cfg, 'policies.megatron', 1)
+  local texts, how = context(config, devices)
+  local parts = devices / texts
   local layout = setmetatable({ graph = graph, parts = parts, values = graph.values, places = {},
     why = {}, -- for linear layers by id, what keeps them whole
     vocab_parallel = config.vocab_parallel ~= false }, Layout)
-  if parts > 1 then
-    layout:cut_columns_and_rows()
-    if not layout.stream then
-      fail('plan', 'policies.megatron', ('no pair of linear layers can be cut by columns and rows '
-        .. 'into %d parts\n  %s'):format(parts, table.concat(layout:whole(), '\n  ')),
-        "numbers of heads and inner widths must be divisible; pas_policy='data' or 'tp' cut other "
-        .. 'models')
-    end
-    for _, line in ipairs(layout:whole()) do
-      log.warning('every rank holds the whole of linear layers that cannot be cut into %d parts: '
-        .. '%s', parts, line)
-    end
-    if layout.vocab_parallel then
-      layout:cut_classes()
-      layout:cut_table()
-    end
-    if config.sequence_parallel then layout:cut_sequence() end
-    for _, node in ipairs(graph:nodes()) do
-      local where = layout.places[node.id]
-      if where then graph:partition(node, where, parts) end
-    end
+  if parts > 1 then cut_layers(layout, config) end
+  local along = texts > 1 and text.places(graph, texts, how) or {}
+  for _, node in ipairs(graph:nodes()) do
+    local where, part = along[node.id], layout.places[node.id]
+    if where then graph:partition(node, where, texts) end
+    if part and not where and texts > 1 then graph:replicate(node, texts) end
+    if part then graph:partition(node, part, parts) end
+    if where and not part and parts > 1 then graph:replicate(node, parts) end
   end
   graph:replicate_rest()
 end)

@@ -173,10 +173,9 @@ local function give(x, moves, tag, empty)
   end
 end
 
-local function take(shape, moves, tag, options)
+local function take(x, moves, tag)
   local rank = C.current():rank()
-  local x = tensor.empty(shape, { dtype = options.dtype })
-  for peer, box in each_move(moves, #shape) do
+  for peer, box in each_move(moves, x:dim()) do
     within(x, box, function(part)
       if peer == rank then
         local mine = table.remove(own[tag], 1)
@@ -206,7 +205,7 @@ function M.send(x, moves, tag, first, empty) give(x, moves, inside + 1 + first +
 ---@param options { dtype: string }
 ---@return nnscaler.Tensor
 function M.receive(shape, moves, tag, first, options)
-  return take(shape, moves, inside + 1 + first + tag, options)
+  return take(tensor.empty(shape, { dtype = options.dtype }), moves, inside + 1 + first + tag)
 end
 
 ---Exchanges regions within a stage: what a layout has and another wants.
@@ -218,7 +217,106 @@ end
 ---@return nnscaler.Tensor
 function M.move(x, shape, sends, receives, empty)
   give(x, sends, inside, empty)
-  return take(shape, receives, inside, { dtype = x.dtype })
+  return take(tensor.empty(shape, { dtype = x.dtype }), receives, inside)
+end
+
+-- Rows for or from each rank, one behind the other, as moves.
+local function moves_of_rows(counts, ranks, shape)
+  local moves, start = {}, 0
+  for i, n in ipairs(counts:tolist()) do
+    if n > 0 then
+      for _, number in ipairs { ranks[i], start, n } do moves[#moves + 1] = number end
+      for d = 2, #shape do
+        moves[#moves + 1], moves[#moves + 2] = 0, shape[d]
+      end
+    end
+    start = start + n
+  end
+  return moves
+end
+
+---Sends rows to the ranks of a group and puts together those that they send, in the order of the
+---ranks; rows behind them are zero.
+---@param x nnscaler.Tensor [rows, …]
+---@param sends nnscaler.Tensor int64 [ranks]: how many rows go to each, from the first on
+---@param receives nnscaler.Tensor int64 [ranks]: how many come from each
+---@param rows integer of the result
+---@param ranks integer[]
+---@return nnscaler.Tensor
+function M.exchange_rows(x, sends, receives, rows, ranks)
+  local shape = { unpack(x.shape) }
+  give(x, moves_of_rows(sends, ranks, shape), inside)
+  shape[1] = rows
+  return take(tensor.zeros(shape, { dtype = x.dtype }), moves_of_rows(receives, ranks, shape),
+    inside)
+end
+
+-- A whole tensor for, or from, a rank.
+local function whole(rank, shape)
+  local move = { rank }
+  for _, size in ipairs(shape) do
+    move[#move + 1], move[#move + 2] = 0, size
+  end
+  return move
+end
+
+-- Number of this rank in a group, from 0.
+local function position_in(ranks)
+  local rank = C.current():rank()
+  for i, other in ipairs(ranks) do
+    if other == rank then return i - 1 end
+  end
+end
+
+---Sends a tensor to the next rank of the group, the first behind the last, and gets that of the
+---rank before.
+---@param x nnscaler.Tensor
+---@param dim integer along which sizes differ
+---@param length integer of the result along it
+---@param ranks integer[]
+---@return nnscaler.Tensor
+function M.rotate(x, dim, length, ranks)
+  local at, n, shape = position_in(ranks), #ranks, { unpack(x.shape) }
+  give(x, whole(ranks[(at + 1) % n + 1], shape), inside)
+  shape[dim + 1] = length
+  return take(tensor.empty(shape, { dtype = x.dtype }), whole(ranks[(at - 1) % n + 1], shape),
+    inside)
+end
+
+---Exchanges halves along `dim`. Of 2n halves, rank number r of n has 2r and 2r + 1, and gets r and
+---2n - 1 - r; or, with `back`, the other way round.
+---@param x nnscaler.Tensor of even length
+---@param dim integer
+---@param ranks integer[]
+---@param back? boolean
+---@return nnscaler.Tensor
+function M.zigzag(x, dim, ranks, back)
+  local r, n, shape = position_in(ranks), #ranks, x.shape
+  local half = shape[dim + 1] / 2
+  local in_order = { 2 * r, 2 * r + 1 }
+  local folded = { r, 2 * n - 1 - r }
+  local function owner_in_order(h) return math.floor(h / 2) end
+  local function owner_folded(h) return h < n and h or 2 * n - 1 - h end
+  -- Where the halves lie here, each for or from the rank that `owner` says.
+  local function moves(halves, owner)
+    local list = {}
+    for i, h in ipairs(halves) do
+      list[#list + 1] = ranks[owner(h) + 1]
+      for d, size in ipairs(shape) do
+        local cut = d == dim + 1
+        list[#list + 1], list[#list + 2] = cut and (i - 1) * half or 0, cut and half or size
+      end
+    end
+    return list
+  end
+  if back then
+    give(x, moves(folded, owner_in_order), inside)
+  else
+    give(x, moves(in_order, owner_folded), inside)
+  end
+  local out = tensor.empty(shape, { dtype = x.dtype })
+  if back then return take(out, moves(in_order, owner_folded), inside) end
+  return take(out, moves(folded, owner_in_order), inside)
 end
 
 local spent = 0

@@ -1,4 +1,6 @@
 --- Calls that test the derivatives of products, normalisations, dropout and attention.
+local T = require 'nnscaler.tensor'
+
 local function products(add, m)
   local f, z = m.f, m.z
   local A, B, C = m.A, m.B, m.C
@@ -92,9 +94,48 @@ local function norms(add, m)
       buffers = { [3] = true, [4] = true } })
 end
 
+local function experts(add, m)
+  local f, i = m.f, m.i
+  local A = m.A
+  local aten = require('nnscaler.ops').aten
+  local counts = T.tensor({ 2, 0, 3 }, { dtype = 'int64' })
+  -- Each expert's rows one after another; the rows behind them give zeros.
+  local function one_by_one(x, w, n)
+    local rows, start = {}, 0
+    for e, count in ipairs(n:tolist()) do
+      rows[e] = x:narrow(0, start, count):matmul(w[e - 1]:t())
+      start = start + count
+    end
+    rows[#rows + 1] = x:narrow(0, start, x.shape[1] - start):matmul(w[0]:t()) * 0
+    return aten.cat(rows, 0)
+  end
+  add('nnscaler::grouped_linear', { f(7, A), f(3, 4, A), counts, reference = one_by_one },
+    { f(5, A), f(3, 4, A), counts, reference = one_by_one })
+  -- Every expert for every token, by the weight that a token gives it.
+  local function all_experts(x, index, weight, up, down, gate, activation)
+    local y
+    for e = 0, up.shape[1] - 1 do
+      local hidden = x:matmul(up[e]:t())
+      local act = aten[activation or 'silu']
+      hidden = gate and act(x:matmul(gate[e]:t())) * hidden or act(hidden)
+      local part = hidden:matmul(down[e]:t())
+        * (weight * index:eq(e):to 'float64'):sum(-1, true)
+      y = y and y + part or part
+    end
+    return y
+  end
+  local none = i(4, 2, A, 2) - 1 -- -1 is no expert; nobody chooses the last
+  add('nnscaler::experts',
+    { f(2, A, 3), none, f(2, A, 2), f(4, 5, 3), f(4, 3, 5), f(4, 5, 3),
+      reference = all_experts },
+    { n = 7, f(A, 3), i(4, A, 1), f(A, 1), f(4, 5, 3), f(4, 3, 5), nil, 'relu',
+      reference = all_experts })
+end
+
 ---@param add fun(names: string, ...: table)
 ---@param m table
 return function(add, m)
+  experts(add, m)
   products(add, m)
   attention(add, m)
   norms(add, m)

@@ -71,12 +71,12 @@ Results scaled_product(const Call& c, const char* a, const char* b) {
 }
 
 struct Attention {
-  Array q, k, v, weights, logsumexp;
+  Array q, k, v, scores, weights, logsumexp;
   double scale;
 };
 
 Attention attention_of(const Call& c) {
-  Attention a{c.in("query"), c.in("key"), c.in("value"), {}, {}, 0};
+  Attention a{c.in("query"), c.in("key"), c.in("value"), {}, {}, {}, 0};
   a.scale = c.real("scale", 1 / std::sqrt(static_cast<double>(a.q.shape.back())));
   Array scores = map(product(a.q, transposed(a.k)), [&](double s) { return s * a.scale; });
   if (c.boolean("is_causal"))
@@ -84,6 +84,7 @@ Attention attention_of(const Call& c) {
       if (i[i.size() - 1] > i[i.size() - 2]) scores.at(i) = -HUGE_VAL;
     });
   if (c.has("attn_mask")) scores = zip(scores, c.in("attn_mask"), std::plus<>());
+  a.scores = scores;
   const Shape last{static_cast<int64_t>(scores.rank()) - 1};
   const Array most =
       fold(scores, last, -HUGE_VAL, [](double x, double y) { return std::max(x, y); });
@@ -99,17 +100,48 @@ Results attention(const Call& c) {
   return {product(a.weights, a.v), a.logsumexp};
 }
 
-// The weights from the logarithm that forward kept, as the kernel does it.
+// The weights from the logarithm that forward kept, as the kernel does it: of these keys and
+// perhaps of others.
 Results attention_backward(const Call& c) {
   const Attention a = attention_of(c);
   const Array g = c.in("grad_out"), kept = c.in("logsumexp");
-  if (largest_difference(kept, a.logsumexp) > 1e-9) throw std::runtime_error("another logsumexp");
+  const Array weights = zip(a.scores, unsqueeze(kept, kept.rank()),
+                            [](double s, double l) { return std::exp(s - l); });
   const Array dp = product(g, transposed(a.v));
   const Shape last{static_cast<int64_t>(dp.rank()) - 1};
-  const Array along = fold(zip(dp, a.weights, std::multiplies<>()), last, 0, std::plus<>());
-  const Array ds = map(zip(zip(dp, along, std::minus<>()), a.weights, std::multiplies<>()),
+  const Array along = fold(zip(g, c.in("out"), std::multiplies<>()), last, 0, std::plus<>());
+  const Array ds = map(zip(zip(dp, along, std::minus<>()), weights, std::multiplies<>()),
                        [&](double s) { return s * a.scale; });
-  return {product(ds, a.k), product(transposed(ds), a.q), product(transposed(a.weights), g)};
+  return {product(ds, a.k), product(transposed(ds), a.q), product(transposed(weights), g)};
+}
+
+// Rows of dimension 2 from the call's start on, as many as `other` has.
+Array rows_at(const Array& x, const Call& c) {
+  const int64_t start = c.integer("start");
+  return slice(x, 2, start, start + c.in("other").shape[2]);
+}
+
+Results join_attention(const Call& c) {
+  const Array out = copy(c.in("self")), sums = copy(c.in("logsumexp"));
+  const Array other = c.in("other"), other_sums = c.in("other_logsumexp");
+  const Array rows = rows_at(out, c), old = copy(rows_at(sums, c));
+  const Array both = zip(old, other_sums, [](double a, double b) {
+    const double most = std::max(a, b);
+    return most + std::log(std::exp(a - most) + std::exp(b - most));
+  });
+  const auto shared = [&](const Array& x, const Array& part) {
+    return zip(x, unsqueeze(zip(part, both, [](double a, double b) { return std::exp(a - b); }), 3),
+               std::multiplies<>());
+  };
+  assign(rows, zip(shared(copy(rows), old), shared(other, other_sums), std::plus<>()));
+  assign(rows_at(sums, c), both);
+  return {out, sums};
+}
+
+Results add_rows(const Call& c) {
+  const Array out = copy(c.in("self"));
+  add_into(rows_at(out, c), c.in("other"));
+  return {out};
 }
 
 }  // namespace
@@ -135,6 +167,8 @@ void add_products(Operators& all) {
   for (const char* name : {"nnscaler::attention", "aten::scaled_dot_product_attention",
                            "aten::_scaled_dot_product_flash_attention_for_cpu"})
     all[name] = attention;
+  all["nnscaler::join_attention"] = join_attention;
+  all["nnscaler::add_rows"] = add_rows;
   for (const char* name : {"nnscaler::attention_backward",
                            "aten::_scaled_dot_product_flash_attention_for_cpu_backward"})
     all[name] = attention_backward;

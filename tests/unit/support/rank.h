@@ -95,12 +95,13 @@ class Rank {
   void show(const lower::Instr& instr);  // its results, to who watches
   void accumulate(const lower::Instr& instr);
   void post(const Array& x, const Shape& moves, int64_t tag, int micro, Mail& mail,
-            const std::string& op);
+            const std::string& op, size_t ranks = 0);
   // All regions, or nothing where one has not come.
   bool collect(int out, const Shape& moves, int64_t tag, int micro, Mail& mail);
   bool send(const lower::Instr& instr, Mail& mail);
   bool receive(const lower::Instr& instr, Mail& mail);
   bool move(const lower::Instr& instr, Mail& mail);
+  bool turn(const lower::Instr& instr, Mail& mail);
 
   const Programs& all_;
   const lower::Program& program_;

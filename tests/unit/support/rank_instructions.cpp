@@ -78,6 +78,7 @@ bool Rank::execute(const Instr& instr, Mail& mail) {
   if (instr.op == "comm::send") return send(instr, mail);
   if (instr.op == "comm::receive") return receive(instr, mail);
   if (instr.op == "comm::move") return move(instr, mail);
+  if (instr.op == "comm::rotate" || instr.op == "comm::zigzag") return turn(instr, mail);
   if (instr.op == "comm::value_chunk") {
     const Array x = operand(instr);
     const Shape& group = argument<Shape>(instr, "group");
@@ -112,14 +113,14 @@ void Rank::accumulate(const Instr& instr) {
 }
 
 void Rank::post(const Array& x, const Shape& moves, int64_t tag, int micro, Mail& mail,
-                const std::string& op) {
+                const std::string& op, size_t ranks) {
   int64_t elements = 0;
   for (const Region& r : regions(moves, x.rank())) {
     const Array part = copy(view_of(x, r.box));
     if (r.peer != number_) elements += part.count();
     mail[{number_, r.peer, tag, micro}].push_back(part);
   }
-  count(op, 0, elements, x.dtype);
+  count(op, ranks, elements, x.dtype);
 }
 
 bool Rank::collect(int out, const Shape& moves, int64_t tag, int micro, Mail& mail) {
@@ -154,6 +155,47 @@ bool Rank::move(const Instr& instr, Mail& mail) {
   if (!posted_) post(operand(instr), argument<Shape>(instr, "sends"), kMove, 0, mail, "move");
   posted_ = true;
   return collect(instr.outs[0], argument<Shape>(instr, "receives"), kMove, 0, mail);
+}
+
+// What goes round a ring, or is folded over it: whole pieces, or halves of them.
+bool Rank::turn(const Instr& instr, Mail& mail) {
+  const Shape& ring = argument<Shape>(instr, "ring");
+  const auto n = static_cast<int64_t>(ring.size());
+  const int64_t at = std::find(ring.begin(), ring.end(), number_) - ring.begin();
+  const auto dim = static_cast<size_t>(argument<int64_t>(instr, "dim"));
+  const auto move_of = [&](int64_t peer, const Shape& shape, int64_t start, int64_t length) {
+    Shape out{ring[static_cast<size_t>(peer)]};
+    for (size_t d = 0; d < shape.size(); ++d)
+      for (int64_t x : {d == dim ? start : 0, d == dim ? length : shape[d]}) out.push_back(x);
+    return out;
+  };
+  const Array x = operand(instr);
+  const Shape& to = program_.slot(instr.outs[0]).type.shape;
+  Shape sends, receives;
+  if (instr.op == "comm::rotate") {
+    sends = move_of((at + 1) % n, x.shape, 0, x.shape[dim]);
+    receives = move_of((at + n - 1) % n, to, 0, to[dim]);
+  } else {
+    const Arg* flag = find_arg(instr, "back");
+    const bool back = flag != nullptr && std::get<bool>(*flag);
+    const int64_t half = x.shape[dim] / 2;
+    const Shape in_order{2 * at, 2 * at + 1}, folded{at, 2 * n - 1 - at};
+    const auto halves = [&](bool of_text, const Shape& shape) {
+      Shape out;
+      for (size_t i = 0; i < 2; ++i) {
+        const int64_t h = (of_text ? in_order : folded)[i];
+        const int64_t other = !of_text ? h / 2 : h < n ? h : 2 * n - 1 - h;
+        const Shape one = move_of(other, shape, static_cast<int64_t>(i) * half, half);
+        out.insert(out.end(), one.begin(), one.end());
+      }
+      return out;
+    };
+    sends = halves(!back, x.shape);
+    receives = halves(back, to);
+  }
+  if (!posted_) post(x, sends, kMove, 0, mail, instr.op.substr(6), ring.size());
+  posted_ = true;
+  return collect(instr.outs[0], receives, kMove, 0, mail);
 }
 
 }  // namespace nns::test
