@@ -23,6 +23,13 @@ function M.from_pretrained(path, options)
   return require('nnscaler.hugging_face').from_pretrained(path, options)
 end
 
+--- Gives a model the weights of a safetensors file, of a checkpoint or of a folder of the
+--- `transformers` library, under the model's names: read when it is materialised.
+---@param model nnscaler.nn.Module
+---@param path string
+---@return nnscaler.nn.Module model
+function M.load(model, path) return require('nnscaler.hugging_face').load(model, path) end
+
 --- Marks a place of a model by name, for policies: graph:anchor(name) is the call that comes next.
 ---@param name string
 function M.anchor(name) require('nnscaler._C.trace').anchor(name) end

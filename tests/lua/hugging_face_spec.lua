@@ -38,7 +38,7 @@ local function same_bits(a, b)
   return a.dtype == 'bfloat16' and T.equal(bits(a), bits(b)) or T.equal(a, b)
 end
 
-for _, name in ipairs { 'llama', 'llama31', 'longrope', 'qwen2', 'gpt2' } do
+for _, name in ipairs { 'llama', 'llama31', 'longrope', 'qwen2', 'gpt2', 'bert' } do
   describe('a folder with ' .. name, function()
     local expected = C.read_safetensors(given .. name .. '/expected_logits.bin')
 
@@ -98,6 +98,35 @@ describe('from_pretrained', function()
     assert.is_true((long - short):abs():max():item() > 1e-2)
   end)
 
+  it('knows kinds of tokens and padding of BERT', function()
+    local expected = C.read_safetensors(given .. 'bert/expected_logits.bin')
+    local model = load(given .. 'bert')
+    local logits = T.no_grad(function()
+      return select(2, model { x = expected:read 'ids', types = expected:read 'types',
+        mask = expected:read 'mask' })
+    end)
+    local most = (logits - expected:read 'padded_logits'):abs():max():item()
+    assert.is_true(most <= 1e-5, ('the logits differ by %g'):format(most))
+    local without = expected:read 'padded_logits' - expected:read 'logits'
+    assert.is_true(without:abs():max():item() > 0.1)
+  end)
+
+  it('reads a BERT with other heads, and the names of older files', function()
+    local folder = changed('bert', { hidden_dropout_prob = 0.1 })
+    local source, list = C.read_safetensors(given .. 'bert/model.safetensors'), {}
+    for _, name in ipairs(source:names()) do
+      local old = name:gsub('LayerNorm%.weight$', 'LayerNorm.gamma')
+        :gsub('LayerNorm%.bias$', 'LayerNorm.beta')
+      list[#list + 1] = { old, source:read(name) }
+    end
+    list[#list + 1] = { 'bert.pooler.dense.weight', T.zeros { 16, 16 } }
+    list[#list + 1] = { 'cls.seq_relationship.bias', T.zeros { 2 } }
+    C.write_safetensors(folder .. '/model.safetensors', list, { format = 'pt' })
+    local expected = C.read_safetensors(given .. 'bert/expected_logits.bin')
+    local logits = logits_of(load(folder), expected:read 'ids')
+    assert.is_true((logits - expected:read 'logits'):abs():max():item() <= 1e-5)
+  end)
+
   it('refuses a dtype that is none of weights', function()
     assert.error_matches(function()
       nnscaler.from_pretrained(given .. 'llama', { dtype = 'int8' })
@@ -150,7 +179,7 @@ describe('from_pretrained', function()
       assert.is_false(ok)
       return err.message
     end
-    assert.matches("model_type is t5; expected llama, mistral, qwen2, gpt2",
+    assert.matches("model_type is t5; expected llama, mistral, qwen2, gpt2, bert",
       refused('llama', { model_type = 't5' }))
     assert.matches('hidden_act is gelu; expected silu', refused('llama', { hidden_act = 'gelu' }))
     assert.matches('sliding_window is 8; expected null, or no shorter than the block of 32',
@@ -166,6 +195,13 @@ describe('from_pretrained', function()
     assert.matches('attn_pdrop is 0.5; expected one share', refused('gpt2', { attn_pdrop = 0.5 }))
     assert.matches('activation_function is relu; expected gelu_new',
       refused('gpt2', { activation_function = 'relu' }))
+    assert.matches('hidden_act is relu; expected gelu, gelu_new', refused('bert',
+      { hidden_act = 'relu' }))
+    assert.matches('attention_probs_dropout_prob is 0.5; expected 0.1', refused('bert',
+      { attention_probs_dropout_prob = 0.5 }))
+    assert.matches('hidden_dropout_prob is 2; expected a share', refused('bert',
+      { hidden_dropout_prob = 2 }))
+    assert.matches('is_decoder is true; expected false', refused('bert', { is_decoder = true }))
     base.file_write(dir .. '/config.json', '{ "model_type": ')
     assert.error_matches(function() nnscaler.from_pretrained(dir) end,
       'is not the configuration of a model: ')

@@ -12,6 +12,7 @@ local parts = {
   loader = 'nnscaler.data.loader', sampler = 'nnscaler.data.sampler',
   collate = 'nnscaler.data.collate', random_samples = 'nnscaler.data.random_samples',
   random_tokens = 'nnscaler.data.random_tokens', tokenizer = 'nnscaler.data.tokenizer',
+  masked = 'nnscaler.data.masked', shapes = 'nnscaler.data.shapes',
 }
 
 local M = {}

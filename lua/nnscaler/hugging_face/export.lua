@@ -95,8 +95,8 @@ function M.write(folder, options)
   local model, dtype = options.model, options.dtype
   local family = hugging_face.family(model)
   if not family then
-    fail('usage', area, ("a '%s' has no form in the transformers library; expected GPT or Llama")
-      :format(model.class_name))
+    fail('usage', area, ("a '%s' has no form in the transformers library; expected BERT, GPT or "
+      .. 'Llama'):format(model.class_name))
   end
   if dtype and not widths[dtype] then
     fail('usage', area, ("dtype '%s'; expected float64, float32, bfloat16 or float16"):format(

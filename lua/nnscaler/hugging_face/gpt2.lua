@@ -53,6 +53,9 @@ function M.config(a)
   }
 end
 
+--- What finds the number of its layer in the name of a weight.
+M.layer = '^transformer%.h%.(%d+)%.'
+
 --- The name in the model of a tensor of a file; nil: a table that the model computes.
 ---@param name string
 ---@return string|nil

@@ -11,7 +11,8 @@ local slices = require 'nnscaler.checkpoint.slices'
 local sorted = require 'nnscaler.sorted'
 local weights_of = require 'nnscaler.checkpoint.weights'
 
-local families = { require 'nnscaler.hugging_face.llama', require 'nnscaler.hugging_face.gpt2' }
+local families = { require 'nnscaler.hugging_face.llama', require 'nnscaler.hugging_face.gpt2',
+  require 'nnscaler.hugging_face.bert' }
 
 local M = {}
 
@@ -52,15 +53,17 @@ Weights.__index = Weights
 
 --- Opens the weights of a folder, under the names that our models have.
 ---@param path string
+---@param layers? integer only those of the first so many layers
 ---@return nnscaler.hugging_face.Weights
-function M.weights(path)
+function M.weights(path, layers)
   check_folder(path)
   local family, files = family_of(config_of.read(path)), weights_of.open(path)
   local self = setmetatable({ path = path, names = {}, files = files, stored = {},
     transposed = {} }, Weights)
   for _, name in ipairs(files.names) do
     local ours = family.ours(name)
-    if ours then
+    local layer = ours and tonumber(ours:match(family.layer))
+    if ours and not (layers and layer and layer >= layers) then
       self.names[#self.names + 1], self.stored[ours] = ours, name
       local _, transposed = family.stored(ours)
       self.transposed[ours] = transposed and #files:info(name).shape == 2
@@ -92,12 +95,33 @@ local function reader(source, entry, whole)
   return function(start, shape) return slices.read(source, entry, whole, start, shape) end
 end
 
+-- The model's values become those of the source, read when the model is materialised. They get this
+-- dtype, or one of their own: `dtype(leaf, entry)`.
+local function read_from(source, model, dtype)
+  local found = match.find(source, model, area)
+  for _, leaf in ipairs(match.leaves(model)) do
+    local entry = found[leaf.name]
+    leaf.tensor.init = { kind = 'read', read = reader(source, entry, leaf.shape) }
+    leaf.tensor.dtype = dtype(leaf, entry)
+  end
+  return model
+end
+
+--- Gives a model the weights of a file, to be read when it is materialised; they get its dtypes.
+---@param model nnscaler.nn.Module
+---@param path string a safetensors file, a checkpoint, or a folder with config.json
+---@return nnscaler.nn.Module model
+function M.load(model, path)
+  local source = M.is_folder(path) and M.weights(path) or weights_of.open(path)
+  return read_from(source, model, function(leaf) return leaf.dtype end)
+end
+
 --- Makes the Lua model of a folder. Its weights are read when the model is materialised: each rank
 --- reads the slices that it holds. They keep the dtype of the file unless `dtype` is given, or the
 --- job's precision.
 ---@param path string a folder with config.json and safetensors
 ---@param options? table `dtype`; and arguments of the model in place of those of config.json:
----  `block`, `dropout`
+---  `block`, `dropout`, `layers` (the first so many of the folder's)
 ---@return nnscaler.nn.Module
 function M.from_pretrained(path, options)
   check_folder(path)
@@ -107,16 +131,15 @@ function M.from_pretrained(path, options)
     check.one_of(area, 'dtype', dtype, { 'float32', 'float64', 'bfloat16', 'float16' })
   end
   local arguments = family.arguments(config, options and options.block)
+  local layers = options and options.layers
+  if layers ~= nil and check.integer(area, 'layers', layers) > arguments.layers then
+    fail('usage', area, ("layers = %d; '%s' has %d"):format(layers, path, arguments.layers))
+  end
   for key, value in sorted.sorted_pairs(options or {}) do
     if key ~= 'dtype' then arguments[key] = value end
   end
   local model = require(family.class)(arguments)
-  local source = M.weights(path)
-  local found = match.find(source, model, area)
-  for _, leaf in ipairs(match.leaves(model)) do
-    leaf.tensor.init = { kind = 'read', read = reader(source, found[leaf.name], leaf.shape) }
-    leaf.tensor.dtype = dtype or found[leaf.name].dtype
-  end
+  read_from(M.weights(path, layers), model, function(_, entry) return dtype or entry.dtype end)
   model.pretrained = path
   return model
 end

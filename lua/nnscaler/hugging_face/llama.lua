@@ -88,6 +88,9 @@ function M.config(a)
   }
 end
 
+--- What finds the number of its layer in the name of a weight.
+M.layer = '^model%.layers%.(%d+)%.'
+
 --- The name in the model of a tensor of a file; nil: a table that the model computes.
 ---@param name string
 ---@return string|nil

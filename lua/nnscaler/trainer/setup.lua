@@ -39,7 +39,8 @@ local store = require 'nnscaler.runtime.store'
 local M = {}
 
 local what = {
-  key = 'model.type', prefix = 'nnscaler.models.', builtin = { 'gpt', 'llama', 'mlp' },
+  key = 'model.type', prefix = 'nnscaler.models.',
+  builtin = { 'bert', 'gpt', 'llama', 'mlp', 'resnet', 'swin', 'unet', 'vit' },
   expects = 'a class of models',
 }
 
