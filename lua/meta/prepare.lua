@@ -10,10 +10,11 @@ local Preparation = {}
 
 ---@class nnscaler.PreparationOptions
 ---@field tokenizer string path
----@field inputs string[] .jsonl files hold a document a line, others are a document each
+---@field inputs string[] .jsonl files hold a document a line, .parquet
+---  files a document a row, others are a document each
 ---@field out string folder that is there
----@field field? string of a JSON line that holds the text; 'text' by default
----@field piece_bytes? integer of a .jsonl file; 64 MiB by default
+---@field field? string of a JSON line, or column, that holds the text; 'text' by default
+---@field piece_bytes? integer of a .jsonl or .parquet file; 64 MiB by default
 ---@field bos? integer id before each document; -1, the default: none
 ---@field eos? integer id after each document
 ---@field threads? integer 1 by default

@@ -17,19 +17,22 @@
 namespace nns::data {
 
 struct PrepareOptions {
-  std::vector<std::string> inputs;  // .jsonl: a document a line; else a document a file
-  std::string out;                  // folder that is there
-  std::string field;                // of a JSON line that holds the text
-  int64_t piece_bytes = 0;          // of a .jsonl file, about
-  int32_t bos = -1, eos = -1;       // around each document; -1: none
+  // .jsonl: a document a line; .parquet: a document a row; else a document a file.
+  std::vector<std::string> inputs;
+  std::string out;             // folder that is there
+  std::string field;           // of a JSON line, or the column, that holds the text
+  int64_t piece_bytes = 0;     // of a .jsonl or .parquet file, about
+  int32_t bos = -1, eos = -1;  // around each document; -1: none
   int threads = 1;
 };
 
-// What becomes one file: the lines of an input that begin in [begin, end), or the whole input.
+// What becomes one file: the lines of an input that begin in [begin, end), the row groups
+// [begin, end) of a Parquet file, or the whole input.
 struct PreparedPiece {
   size_t input = 0;
-  int64_t begin = 0, end = 0;           // bytes
-  std::string file;                     // its name in the folder: "tokens-000000.bin"
+  int64_t begin = 0, end = 0;
+  int64_t bytes = 0;                    // to read, as far as is known before
+  std::string file = {};                // its name in the folder: "tokens-000000.bin"
   int64_t documents = -1, tokens = -1;  // once it is done
 };
 
@@ -54,8 +57,15 @@ class Preparation {
  private:
   void work();
   void write(PreparedPiece& piece);
-  void add_document(std::string_view text, std::vector<int32_t>& ids) const;
+  // `input` is for messages.
+  void add_document(const std::string& input, std::string_view text,
+                    std::vector<int32_t>& ids) const;
+  void add_piece(PreparedPiece piece);
+  void cut_rows(size_t input);
+  // Add the documents of a piece and return how many; fewer where all is stopped.
+  int64_t add_documents(const PreparedPiece& piece, std::vector<int32_t>& ids);
   int64_t add_lines(std::string_view file, const PreparedPiece& piece, std::vector<int32_t>& ids);
+  int64_t add_rows(const PreparedPiece& piece, std::vector<int32_t>& ids);
 
   std::shared_ptr<const tokenizer::Tokenizer> tokenizer_;
   PrepareOptions options_;

@@ -1,11 +1,10 @@
 // Which kind of tokenizer a path holds. SentencePiece is a library of its own beside ours, opened
 // at its first use: a program without such models needs none of it.
-#include <dlfcn.h>
-
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/mapped.h"
+#include "base/plugin.h"
 #include "tokenizer/sentencepiece.h"
 
 namespace nns::tokenizer {
@@ -14,24 +13,17 @@ namespace {
 namespace fs = std::filesystem;
 
 std::shared_ptr<const Tokenizer> open_sentencepiece(const std::string& path) {
-  Dl_info self{};
-  dladdr(reinterpret_cast<const void*>(&open_sentencepiece), &self);
-  const auto library = fs::path(self.dli_fname != nullptr ? self.dli_fname : "").parent_path() /
-                       kSentencePieceLibrary;
-  // Its own symbols first: LibTorch has parts of the same library (protobuf) inside.
-  void* const opened = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_DEEPBIND);
-  if (opened == nullptr)
+  const auto plugin = open_plugin(kSentencePieceLibrary, kSentencePieceFunction);
+  if (plugin.function == nullptr)
     throw Error(
         ErrorKind::usage,
         fmt::format("[tokenizer.read] '{}' is a SentencePiece model, for which this program "
                     "has no library: {}",
-                    path, dlerror()),
+                    path, plugin.error),
         "install libsentencepiece-dev and build again, or give a tokenizer.json");
-  const auto make = reinterpret_cast<OpenSentencePiece*>(dlsym(opened, kSentencePieceFunction));
-  NNS_CHECK(make != nullptr, "{} has no {}", kSentencePieceLibrary, kSentencePieceFunction);
   const MappedFile file(path, "tokenizer.read");
   std::shared_ptr<const Tokenizer> out;
-  make(file.bytes(), path, out);
+  reinterpret_cast<OpenSentencePiece*>(plugin.function)(file.bytes(), path, out);
   return out;
 }
 

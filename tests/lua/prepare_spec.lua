@@ -121,6 +121,64 @@ describe('data prepare', function()
     assert.error_matches(function() out('none', {}) end, "tokenizer_config.json' is not JSON")
   end)
 
+  -- What pyarrow writes: two columns, row groups of 7, texts compressed.
+  local parquet = [[
+import json, sys
+import pyarrow as pa, pyarrow.parquet as pq
+folder = sys.argv[1]
+rows = [json.loads(line) for line in open(folder + "/corpus/a.jsonl") if line.strip()]
+texts = [row["text"] for row in rows]
+table = pa.table({"id": [row["id"] for row in rows], "text": texts,
+                  "large": pa.array(texts, pa.large_string())})
+pq.write_table(table, folder + "/texts.parquet", row_group_size=7, compression="zstd")
+pq.write_table(pa.table({"text": ["a", None]}), folder + "/null.parquet")
+pq.write_table(table.slice(0, 0), folder + "/empty.parquet")
+whole = open(folder + "/texts.parquet", "rb").read()
+open(folder + "/cut.parquet", "wb").write(whole[:-9])
+damaged = bytearray(whole)
+damaged[len(whole) // 3:len(whole) // 3 + 200] = bytes(200)
+open(folder + "/damaged.parquet", "wb").write(damaged)
+]]
+
+  it('reads the texts of Parquet files by row groups', function()
+    local python = require 'tests.equivalence.pytorch.python'
+    local missing = python.lacks 'pyarrow'
+    if missing then
+      local ok, err = pcall(prepare, { out = dir .. '/x', input = { dir .. '/none.parquet' } })
+      os.execute(("rm -rf '%s/x'"):format(dir))
+      assert.is_false(ok)
+      assert.matches("none.parquet' is a Parquet file, for which this program has no library: ",
+        err.message)
+      return pending(missing)
+    end
+    base.file_write(dir .. '/parquet.py', parquet)
+    local said, exit = python.shell(("'%s' '%s/parquet.py' '%s'"):format(python.binary, dir, dir))
+    assert.equal('0', exit, said)
+    prepare { out = dir .. '/lines', input = { dir .. '/corpus/a.jsonl' } }
+    for i, options in ipairs { {}, { piece_mib = 1 / 1024, threads = 3 }, { field = 'large' } } do
+      options.out, options.input = dir .. '/parquet' .. i, { dir .. '/texts.parquet' }
+      assert.matches('tokens of 100 documents in ' .. (i == 2 and '%d+' or 1), prepare(options))
+      assert.is_true(T.equal((held(dir .. '/lines')), (held(options.out))))
+    end
+    local files = base.json_decode(base.file_read(dir .. '/parquet2/tokens.json')).files
+    assert.is_true(#files > 3)
+    local function bad(name, field)
+      local ok, err = pcall(prepare, { out = dir .. '/bad', input = { dir .. '/' .. name },
+        field = field })
+      os.execute(("rm -rf '%s/bad'"):format(dir))
+      assert.is_false(ok)
+      return err.message
+    end
+    assert.matches("row 1 of '.*null.parquet' has no text in its column 'text'",
+      bad 'null.parquet')
+    assert.matches("has no column 'body'; it has 'id', 'text', 'large'",
+      bad('texts.parquet', 'body'))
+    assert.matches("column 'id' of '.*' holds int64; expected texts", bad('texts.parquet', 'id'))
+    assert.matches("cut.parquet' is no Parquet file that can be read: ", bad 'cut.parquet')
+    assert.matches("damaged.parquet' is no Parquet file that can be read: ", bad 'damaged.parquet')
+    prepare { out = dir .. '/hollow parquet', input = { dir .. '/empty.parquet' } }
+  end)
+
   it('says what is wrong with the input, and where', function()
     local function bad(name, bytes, options)
       base.file_write(dir .. '/' .. name, bytes)
@@ -145,7 +203,7 @@ describe('data prepare', function()
     assert.error_matches(function() prepare { out = dir .. '/x', input = {} } end, 'no input; ')
     base.make_folder(dir .. '/hollow')
     assert.error_matches(function() prepare { out = dir .. '/x', input = { dir .. '/hollow' } } end,
-      'has no .txt or .jsonl file')
+      'has no .txt, .jsonl or .parquet file')
     assert.error_matches(function() prepare {} end, '%-%-out is missing')
     assert.error_matches(function() prepare { out = dir .. '/x', tokenizer = false } end,
       '%-%-tokenizer is missing')

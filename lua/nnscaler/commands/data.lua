@@ -27,24 +27,26 @@ local settings_file = 'prepare.json'
 ---@field piece_mib? integer
 ---@field threads? integer
 
--- The files that are meant: folders stand for their .txt and .jsonl files.
+-- The files that are meant: folders stand for those of theirs that hold texts.
 local function inputs_of(list)
   local out = {}
   for _, path in ipairs(list) do
     if base.file_exists(path) == 'folder' then
       local before = #out
       for _, name in ipairs(base.list_folder(path)) do
-        if name:find '%.txt$' or name:find '%.jsonl$' then out[#out + 1] = path .. '/' .. name end
+        if name:find '%.txt$' or name:find '%.jsonl$' or name:find '%.parquet$' then
+          out[#out + 1] = path .. '/' .. name
+        end
       end
       if #out == before then
-        fail('usage', area, ("the folder '%s' has no .txt or .jsonl file"):format(path))
+        fail('usage', area, ("the folder '%s' has no .txt, .jsonl or .parquet file"):format(path))
       end
     else
       out[#out + 1] = path
     end
   end
   if #out == 0 then
-    fail('usage', area, 'no input; expected text files, .jsonl files or folders')
+    fail('usage', area, 'no input; expected text files, .jsonl or .parquet files, or folders')
   end
   return out
 end
