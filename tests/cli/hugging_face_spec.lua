@@ -1,6 +1,7 @@
 -- From texts to a model folder of the transformers library and back, with the commands that the
 -- user types; and fine-tuning of such a folder, on one rank and on two.
 local base = require 'nnscaler._C.base'
+local python = require 'tests.equivalence.pytorch.python'
 local shell = require 'tests.cli.support.shell'
 
 local nnscaler, here = shell.binary, require('nnscaler._C.checkpoint').real_path '.'
@@ -66,6 +67,32 @@ describe('from texts to a model folder', function()
     assert.matches('^line 7.', text)
   end)
 
+  it('holds logits against the transformers library', function()
+    local lacks = python.lacks 'transformers'
+    local refusal = "checkpoint check exported --python "
+    assert.matches("'no%-python' could not compute the logits of 'exported': .*not found",
+      run(refusal .. 'no-python', 2))
+    base.file_write(folder .. '/other.py', [[
+import sys, torch
+from safetensors.torch import save_file
+rows, time, vocab = map(int, sys.argv[5:])
+save_file({"logits": torch.zeros(rows, time, vocab)}, sys.argv[4])
+print("transformers 0")
+]])
+    base.file_write(folder .. '/other', ("#!/bin/sh\nexec '%s' '%s/other.py' \"$@\"\n")
+      :format(python.binary, folder))
+    os.execute(("chmod +x '%s/other'"):format(folder))
+    if not python.missing then
+      assert.matches("the logits of 'exported' are .* off those of transformers 0; "
+        .. 'expected at most 1e%-05', run(refusal .. './other', 1))
+    end
+    if lacks then return pending(lacks) end
+    local found = 'logits of 2 texts of 16 tokens: at most %S+ off transformers %d'
+    assert.matches(found, run(refusal .. python.binary))
+    assert.matches(found, run(('checkpoint export checkpoints/last checked --dtype bfloat16 '
+      .. '--check --python %s'):format(python.binary)))
+  end)
+
   it('goes on from the folder in the recipe of Llama', function()
     local recipe = ('run %s/recipes/llama3.lua data=tokens block=16 max_train_steps=2 threads=1 '
       .. 'max_val_steps=1 checkpoint.no_save=true enable_progress_bar=false '):format(here)
@@ -84,6 +111,30 @@ describe('from texts to a model folder', function()
     assert.matches('4 programs written', said)
     -- of 8.03 billion weights in bfloat16 a fourth (2^30 bytes)
     assert.matches('weights 3%.7 GB', said)
+  end)
+
+  it('cuts a model folder to its first layers', function()
+    local llama = ('checkpoint export %s/tests/lua/hugging_face/llama '):format(here)
+    assert.matches('cut: 12 tensors, ', run(llama .. 'cut --layers 1'))
+    run(llama .. 'whole --dtype bfloat16')
+    local function read(name)
+      local config = base.json_decode(base.file_read(folder .. '/' .. name .. '/config.json'))
+      return config.num_hidden_layers, config.dtype
+    end
+    assert.equal(1, (read 'cut'))
+    assert.same({ 2, 'bfloat16' }, { read 'whole' })
+    file('same.lua', ([[
+local hugging_face = require 'nnscaler.hugging_face'
+local from, cut = hugging_face.weights '%s/tests/lua/hugging_face/llama', hugging_face.weights 'cut'
+for _, name in ipairs(cut.names) do
+  if not from:read(name):equal(cut:read(name)) then print('other', name) end
+end
+print(#cut.names)
+]]):format(here))
+    assert.equal('12', run('same.lua'):match '%S+')
+    assert.matches("layers = 9; '.*llama' has 2", run(llama .. 'more --layers 9', 2))
+    assert.matches("%-%-layers cuts model folders; 'checkpoints/last' is none",
+      run('checkpoint export checkpoints/last more --layers 1', 2))
   end)
 
   it('says what it cannot write', function()

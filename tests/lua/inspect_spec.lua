@@ -57,7 +57,7 @@ describe('checkpoint inspect', function()
 
   it('says what it cannot do', function()
     assert.error_matches(function() printed { action = 'split', checkpoint = path } end,
-      "unknown action 'split'; expected inspect, merge, export or diff")
+      "unknown action 'split'; expected inspect, merge, export, check or diff")
     assert.error_matches(function() printed { action = 'merge', checkpoint = path } end,
       'merge needs the folder to write')
     assert.error_matches(function() printed { action = 'diff', checkpoint = path } end,

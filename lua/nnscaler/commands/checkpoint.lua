@@ -1,5 +1,7 @@
 --- `nnscaler checkpoint inspect PATH`: what a checkpoint folder, or one safetensors file, holds;
---- `export CHECKPOINT FOLDER`: a checkpoint as a model folder of the `transformers` library;
+--- `export CHECKPOINT FOLDER`: a checkpoint, or a model folder, as a model folder of the
+--- `transformers` library;
+--- `check FOLDER`: the logits of such a folder beside those of that library;
 --- `merge CHECKPOINT FOLDER`: the slices of all ranks put together, as a checkpoint in that folder;
 --- `diff A B`: the first tensor in which two checkpoints differ.
 local C = require 'nnscaler._C.checkpoint'
@@ -7,6 +9,8 @@ local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
 local export = require 'nnscaler.hugging_face.export'
 local fail = require 'nnscaler.fail'
+local hugging_face = require 'nnscaler.hugging_face'
+local logits = require 'nnscaler.hugging_face.logits'
 local saved_model = require 'nnscaler.trainer.saved_model'
 local sorted = require 'nnscaler.sorted'
 
@@ -132,17 +136,47 @@ local function open_for(opts, action)
   return saved
 end
 
-local function write_folder(opts)
+-- The logits of a folder of the transformers library beside those of the library itself.
+local function check_logits(folder, python)
+  local model = hugging_face.from_pretrained(folder, { dtype = 'float32' })
+  print(logits.describe(logits.compare(model:materialize(0):eval(), folder, python or 'python3')))
+end
+
+-- What is exported: a checkpoint, or a folder of the transformers library.
+local function source_of(opts)
+  if opts.folder and hugging_face.is_folder(opts.checkpoint) then
+    local model = hugging_face.from_pretrained(opts.checkpoint, { layers = opts.layers })
+    local by_name = {}
+    for _, entry in ipairs(model:named_parameters()) do by_name[entry.name] = entry.param end
+    return { model = model, read = function(name)
+      local whole = by_name[name]
+      local start = {}
+      for d = 1, #whole.shape do start[d] = 0 end
+      return whole:draw_part(0, start, whole.shape)
+    end }
+  end
+  if opts.layers then
+    fail('usage', 'cli.checkpoint', ("--layers cuts model folders; '%s' is none"):format(
+      opts.checkpoint), 'export the checkpoint whole, then cut the folder')
+  end
   local saved = open_for(opts, 'export')
   local vocabulary = saved.state.vocabulary or {}
-  local written = export.write(opts.folder, {
-    model = saved_model.make(saved), dtype = opts.dtype, shard_bytes = opts.shard_mib
-      and opts.shard_mib * 2 ^ 20,
-    tokenizer = vocabulary.type == 'tokenizer' and vocabulary.path or nil,
-    read = function(name) return saved:read(name) end,
-  })
+  return { model = saved_model.make(saved), read = function(name) return saved:read(name) end,
+    tokenizer = vocabulary.type == 'tokenizer' and vocabulary.path or nil }
+end
+
+local function write_folder(opts)
+  local source = source_of(opts)
+  source.dtype, source.shard_bytes = opts.dtype, opts.shard_mib and opts.shard_mib * 2 ^ 20
+  local written = export.write(opts.folder, source)
   print(('%s: %d tensors, %s in %d file(s)'):format(opts.folder, written.tensors,
     size(written.bytes), written.files))
+  if opts.check then check_logits(opts.folder, opts.python) end
+  return 0
+end
+
+local function check(opts)
+  check_logits(opts.checkpoint, opts.python)
   return 0
 end
 
@@ -221,18 +255,19 @@ local function diff(opts)
   return 1
 end
 
-local actions = { export = write_folder, merge = merge, diff = diff }
+local actions = { export = write_folder, check = check, merge = merge, diff = diff }
 
 --- Prints what a checkpoint holds, or writes it in another form; a damaged one is an error. Returns
 --- the exit code.
 ---@param opts { action: string, checkpoint: string, folder?: string, json?: boolean,
----   dtype?: string, shard_mib?: integer }
+---   dtype?: string, shard_mib?: integer, check?: boolean, python?: string,
+---   layers?: integer }
 ---@return integer
 function M.run(opts)
   if actions[opts.action] then return actions[opts.action](opts) end
   if opts.action ~= 'inspect' then
-    fail('usage', 'cli.checkpoint', ("unknown action '%s'; expected inspect, merge, export or diff")
-      :format(opts.action))
+    fail('usage', 'cli.checkpoint', ("unknown action '%s'; expected inspect, merge, export, check "
+      .. 'or diff'):format(opts.action))
   end
   local path = opts.checkpoint
   if base.file_exists(path) == 'file' then
