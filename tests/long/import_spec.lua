@@ -13,7 +13,7 @@ local page = 'docs/import.md'
 local plans = { { 1, 1, 'dp' }, { 2, 1, 'dp' }, { 2, 2, 'tp' }, { 2, 2, 'pp' } }
 local names = 'gpt2 llama qwen2 qwen3 mistral gemma phi bert roberta t5 mixtral deepseek_v2 vit '
   .. 'dinov2 resnet18 swin_t convnext timm_vit efficientnet whisper clip unet dit detr '
-  .. 'graph_network'
+  .. 'graph_network lstm mamba'
 
 local missing = python.lacks 'transformers, torchvision, timm'
 local folder, rows = nil, {}

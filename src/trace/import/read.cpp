@@ -435,13 +435,15 @@ void read_trees(const Archive& archive, const pt2::GraphModule& module, Program&
 }
 
 // The class of the exported module: "__main__.GPT" of the first call's outermost module.
+// Stacks begin with the exported module itself, "key,,package.Class"; calls of the exporter's own
+// have other ones.
 std::string class_name(const pt2::Graph& graph) {
   for (const pt2::Node& node : graph.get_nodes()) {
     const auto it = node.get_metadata().find("nn_module_stack");
     if (it == node.get_metadata().end()) continue;
-    std::string name = it->second.substr(0, it->second.find(';'));
-    name = name.substr(name.find_last_of(",.") + 1);
-    if (is_plain_name(name)) return name;
+    const std::string root = it->second.substr(0, it->second.find(';'));
+    const std::string name = root.substr(root.find_last_of(",.") + 1);
+    if (root.find(",,") != std::string::npos && is_plain_name(name)) return name;
   }
   return "Imported";
 }

@@ -103,7 +103,8 @@ def images():
 def hugging_face(wrapper, config, model, **options):
     import transformers
     cfg = getattr(transformers, config)(**options)
-    cfg._attn_implementation = "sdpa"
+    if hasattr(cfg, "num_attention_heads"):
+        cfg._attn_implementation = "sdpa"
     cfg._experts_implementation = "batched_mm"
     return wrapper(getattr(transformers, model)(cfg))
 
@@ -159,6 +160,9 @@ ARCHITECTURES = {
     "dit": own(models.DiT),
     "detr": own(models.Detr),
     "graph_network": own(models.GraphNetwork),
+    "lstm": own(models.Lstm),
+    "mamba": text("MambaConfig", "MambaForCausalLM", vocab_size=128, hidden_size=32, state_size=4,
+                  num_hidden_layers=2, time_step_rank=4),
 }
 
 

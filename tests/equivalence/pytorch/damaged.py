@@ -1,10 +1,12 @@
 """Exported programs that must be refused: damaged ones, and those that a graph cannot hold.
 
 usage: damaged.py FOLDER
-Writes whole.pt2, and one file a case (tests/cli/import_spec.lua says what each is refused for).
+Writes whole.pt2, one file a case (tests/cli/import_spec.lua says what each is refused for), and
+random-0.pt2 to random-299.pt2, each with a few random changes to its JSON.
 """
 import json
 import os
+import random
 import sys
 import zipfile
 
@@ -143,6 +145,46 @@ def damage(cases):
         0, {"loss_output": {"arg": {"name": "sum_1"}}}))
 
 
+ODD = [None, True, -1, 0, 2**62, 2**63 - 1, 1.5, "", "x", "\x00", [], {}, [[]], {"as_int": -2},
+       {"as_none": True}, {"as_tensor": {"name": "x"}}, {"as_tensors": [{"name": "x"}] * 3},
+       {"as_sym_int": {"as_name": "s0"}}, "torch.ops.aten.add.Tensor", "torch.ops.aten.detach_.default"]
+
+
+def leaves(value, found):
+    """Places (holder, key) in nested lists and tables."""
+    for key in list(value) if isinstance(value, dict) else range(len(value)):
+        found.append((value, key))
+        if isinstance(value[key], (dict, list)):
+            leaves(value[key], found)
+    return found
+
+
+def change_at_random(draw, content):
+    places = leaves(content, [])
+    holder, key = draw.choice(places)
+    other, at = draw.choice(places)
+    kind = draw.randrange(5)
+    if kind == 0:
+        del holder[key]
+    elif kind == 1:
+        holder[key] = draw.choice(ODD)
+    elif kind == 2:
+        holder[key] = json.loads(json.dumps(other[at]))
+    elif kind == 3 and isinstance(holder, list):
+        holder.insert(key, json.loads(json.dumps(holder[key])))
+    elif kind == 4 and isinstance(holder[key], int):
+        holder[key] += draw.choice([-1, 1, 2**31])
+
+
+def damage_at_random(cases):
+    draw = random.Random(1)
+    for i in range(300):
+        content = {name: json.loads(cases.whole[name]) for name in (MODEL, WEIGHTS)}
+        for _ in range(draw.randint(1, 3)):
+            change_at_random(draw, content[MODEL if draw.random() < 0.8 else WEIGHTS])
+        cases.records(f"random-{i}", {k: json.dumps(v).encode() for k, v in content.items()})
+
+
 def main():
     folder = sys.argv[1]
     torch.set_num_threads(1)
@@ -155,7 +197,9 @@ def main():
     for case, model in {"whole": Model(), "branch": Branch(), "loop": Loop(), "writes": Writes(),
                         "autocast": Autocast(), "counts": Counts()}.items():
         export(case, model)
-    damage(Cases(folder))
+    cases = Cases(folder)
+    damage(cases)
+    damage_at_random(cases)
 
 
 main()
