@@ -197,7 +197,8 @@ std::pair<std::string, std::string> pair_of(const Reader& r, const json& merge, 
 void read_merges(const Reader& r, const json& model, ByteLevel& out) {
   int32_t rank = 0;
   for (const json& merge : r.list(model, "merges")) {
-    const auto [left, right] = pair_of(r, merge, static_cast<size_t>(rank));
+    const auto pair = pair_of(r, merge, static_cast<size_t>(rank));
+    const std::string &left = pair.first, &right = pair.second;
     const auto id = [&](const std::string& token) {
       const auto found = out.names.find(token);
       if (found == out.names.end())
