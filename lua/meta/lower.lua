@@ -86,6 +86,14 @@ function lower.lower(graph, options) end
 ---@return nnscaler.Skeleton
 function lower.skeleton(graph, options) end
 
+--- What a step of a plan costs on hardware, as the programs of all ranks tell it; of rows of equal
+--- layers few are lowered.
+---@param graph nnscaler.Graph
+---@param options nnscaler.LowerOptions with a plan
+---@param settings nnscaler.StepSettings
+---@return nnscaler.StepCost
+function lower.simulate(graph, options, settings) end
+
 --- How often this process has lowered for a class of devices.
 ---@return integer
 function lower.count() end
@@ -259,12 +267,6 @@ function Skeleton:graph() end
 ---@param rank? integer 0 by default
 ---@return nnscaler.Sight[]
 function Skeleton:seen(rank) end
-
---- What a step of the plan costs on hardware.
----@param plan nnscaler.Plan that the skeleton is of
----@param settings nnscaler.StepSettings
----@return nnscaler.StepCost
-function Skeleton:simulate(plan, settings) end
 
 ---@class nnscaler.Spent what the instructions of one call take in one stage, of a micro-batch
 ---@field stage integer

@@ -37,11 +37,26 @@ local solve = {}
 ---@field runtime_ngpus integer
 ---@field device? string that programs are made for, 'cpu' by default
 ---@field memory? number most bytes of a device; nil: no limit
+---@field pipeline? integer pipeline ranks, 1 by default; 0: any divisor of plan_ngpus
+---@field schedule? string of a pipeline; nil: the best
+---@field most_width? integer devices that share a stage, where `pipeline` is 0
+---@field most_bubble? number part of a step in which pipeline ranks may wait, 1 by default
+---@field zero? integer level of all weights; nil: the best
+---@field constraints? string path of a YAML list: which cuts operators may have
+---@field report? boolean whether the report is wanted
 
 ---@class nnscaler.Autodist
 ---@field cost nnscaler.StepCost by the simulator
 ---@field cuts integer[][] node, input, dim of each call that is cut
----@field sharded boolean whether weights rest in shards
+---@field zero integer what rests in shards, as compute_config.use_zero
+---@field first integer[] first nodes of the stages behind the first
+---@field devices integer[][] of each stage
+---@field schedule string
+---@field chunks integer stages of a pipeline rank
+---@field again integer[][] nodes that run again together in backward
+---@field arranged string stages, shards and recomputation in words
+---@field simulated integer whole plans that were lowered and simulated
+---@field report? string as JSON (src/solve/report.h), where it was asked for
 ---@field searched number seconds of a step with replicated weights
 ---@field exact boolean
 ---@field gap number of a thinned search: the most that a plan could be faster, of `searched`

@@ -110,7 +110,7 @@ function Pipeline:make_plan(graph, beat)
   local made_from = { graph = hash, shapes = self.shapes[hash], settings = o.settings,
     micro_batches = o.micro_batches, undivided = self:undivided(graph) }
   local plan, why
-  made_from.policy, why = fingerprint.of(o.policy)
+  made_from.policy, why = fingerprint.of(o.policy, o.pas_config)
   if made_from.policy then
     plan, why = records.plan(place, made_from, graph)
   else
@@ -161,16 +161,16 @@ function Pipeline:policy_config(graph, beat)
     zero = o.zero, embedded = o.embedded, undivided = self:undivided(graph) }
 end
 
---- What a step of the plan costs on hardware, by the programs of all ranks.
+--- What a step of the plan costs on hardware; of many equal layers few are lowered.
 ---@param graph userdata
 ---@param plan userdata of the graph
 ---@param settings nnscaler.StepSettings
 ---@return nnscaler.StepCost
 function Pipeline:simulate(graph, plan, settings)
-  return self:skeleton(graph, plan):simulate(plan, settings)
+  return lower.simulate(graph, self:lowering(plan), settings)
 end
 
---- What `simulate` says, with where time and memory go.
+--- What `simulate` says, by the programs of all ranks, with where time and memory go.
 ---@param graph userdata
 ---@param plan userdata of the graph
 ---@param settings nnscaler.StepSettings
@@ -187,14 +187,19 @@ function Pipeline:use_plan(graph, plan)
   self.first_graph = graph
 end
 
+-- What programs under a plan are lowered with.
+function Pipeline:lowering(plan, step, first)
+  local o = self.options
+  return { device = o.device, plan = plan, first = first, step = step, set_mb = o.bucket_cap_mb,
+    embedded = o.embedded, sights = self.sights }
+end
+
 -- The programs of all ranks of a graph; the last one and that of the first graph are kept.
 function Pipeline:skeleton(graph, plan)
   local known = self.last
   if known and known.graph == graph and known.plan == plan then return known.skeleton end
   local function make(of, under, step, first)
-    return lower.skeleton(of, { device = self.options.device, plan = under, first = first,
-      step = step, set_mb = self.options.bucket_cap_mb, embedded = self.options.embedded,
-      sights = self.sights })
+    return lower.skeleton(of, self:lowering(under, step, first))
   end
   local skeleton
   if not plan then

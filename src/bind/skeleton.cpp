@@ -8,6 +8,7 @@
 #include "bind/plan.h"
 #include "bind/program.h"
 #include "bind/solve.h"
+#include "lower/fold.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -120,11 +121,14 @@ int seen(lua_State* L) {
   }
   return 1;
 }
-// (plan, { hardware =, micro_batches =, … }) → what a step costs (solve.h)
+// (graph, options with a plan, { hardware =, micro_batches =, … }) → what a step costs
 int simulate(lua_State* L) {
   luaL_checktype(L, 3, LUA_TTABLE);
-  push_step_cost(L, lower::simulate(check_skeleton(L), check_plan(L, 2), hardware_at(L, 3),
-                                    step_settings_at(L, 3)));
+  const lower::Options options = options_at(L);
+  NNS_CHECK(options.plan, "no plan is given");
+  push_step_cost(L,
+                 lower::Fold(share_graph(L, 1))
+                     .simulate(*options.plan, options, hardware_at(L, 3), step_settings_at(L, 3)));
   return 1;
 }
 void push_spent(lua_State* L, const lower::Spent& call) {
@@ -201,14 +205,14 @@ void add_skeleton(lua_State* L) {
                             {{"project", guarded<project>},
                              {"memory", guarded<memory>},
                              {"traffic", guarded<traffic>},
-                             {"graph", guarded<graph>},
-                             {"seen", guarded<seen>},
-                             {"simulate", guarded<simulate>},
+                              {"graph", guarded<graph>},
+                              {"seen", guarded<seen>},
                              {"account", guarded<account>},
                              {"classes", guarded<classes>},
                              {"check", guarded<check>}});
   script::set_functions(L, {{"lower", guarded<lower_graph>},
                             {"skeleton", guarded<skeleton>},
+                            {"simulate", guarded<simulate>},
                             {"count", guarded<count>}});
 }
 

@@ -1,6 +1,9 @@
 // nnscaler._C.solve: hardware, and the plan that costs least on it.
 #include "solve/solve.h"
 
+#include <map>
+
+#include "base/file.h"
 #include "base/version.h"
 #include "bind/bind.h"
 #include "bind/graph.h"
@@ -67,6 +70,37 @@ namespace {
 
 using script::guarded;
 
+// Stages and recomputation of a plan as fields of the table on top: first nodes of the stages
+// behind the first, devices of each, schedule, chunks; lists of nodes that run again together.
+void push_stages(lua_State* L, const plan::Plan& plan) {
+  std::vector<int64_t> first;
+  std::map<int, std::vector<int64_t>> again;
+  for (size_t i = 0; i < plan.ops.size(); ++i) {
+    if (i > 0 && plan.ops[i].stage != plan.ops[i - 1].stage)
+      first.push_back(static_cast<int64_t>(i));
+    if (plan.ops[i].recompute >= 0) again[plan.ops[i].recompute].push_back(static_cast<int64_t>(i));
+  }
+  script::push_ints(L, first);
+  lua_setfield(L, -2, "first");
+  lua_newtable(L);
+  int n = 0;
+  for (const std::vector<int>& devices : plan.stage_devices) {
+    script::push_ints(L, {devices.begin(), devices.end()});
+    lua_rawseti(L, -2, ++n);
+  }
+  lua_setfield(L, -2, "devices");
+  script::push_string(L, plan.schedule);
+  lua_setfield(L, -2, "schedule");
+  set_number(L, "chunks", plan.chunks);
+  lua_newtable(L);
+  n = 0;
+  for (const auto& [group, nodes] : again) {
+    script::push_ints(L, nodes);
+    lua_rawseti(L, -2, ++n);
+  }
+  lua_setfield(L, -2, "again");
+}
+
 // (text) → { name =, devices_per_host =, memory = bytes, origin = }
 int hardware(lua_State* L) {
   const cost::Hardware on = hardware_named(script::check_string(L, 1));
@@ -97,10 +131,21 @@ int autodist(lua_State* L) {
   problem.device = device.substr(0, device.find(':'));
   problem.on = hardware_at(L, 2);
   problem.settings = step_settings_at(L, 2);
+  if (const std::string file = script::field_string(L, 2, "constraints", ""); !file.empty())
+    problem.constraints = solve::parse_constraints(read_file(file, "solve.constraint"), file);
   std::optional<int64_t> memory;
   if (const double bytes = script::field_number(L, 2, "memory", -1); bytes >= 0)
     memory = static_cast<int64_t>(bytes);
-  const solve::Solution found = solve::solve(problem, memory);
+  solve::Choices choices;
+  choices.pipeline = static_cast<int>(script::field_int(L, 2, "pipeline", 1));
+  choices.schedule = script::field_string(L, 2, "schedule", "");
+  choices.most_width = static_cast<int>(script::field_int(L, 2, "most_width", 0));
+  choices.most_bubble = script::field_number(L, 2, "most_bubble", 1);
+  if (const int zero = static_cast<int>(script::field_int(L, 2, "zero", -1)); zero >= 0)
+    choices.zero = zero;
+  choices.report = script::field_boolean(L, 2, "report", false);
+  const solve::Solution found = solve::solve(problem, memory, choices);
+  const solve::Statistics& statistics = found.report.statistics;
 
   lua_createtable(L, 0, 16);
   push_step_cost(L, found.cost);
@@ -108,17 +153,17 @@ int autodist(lua_State* L) {
   for (const auto& [key, value] : {std::pair("searched", found.searched),
                                    {"gap", found.gap},
                                    {"fastest", found.fastest},
-                                   {"labels", static_cast<double>(found.labels)},
-                                   {"frontiers", static_cast<double>(found.frontiers)},
-                                   {"calls", static_cast<double>(found.calls)},
-                                   {"kinds", static_cast<double>(found.kinds)},
-                                   {"space_seconds", found.space_seconds},
-                                   {"search_seconds", found.search_seconds},
-                                   {"check_seconds", found.check_seconds}})
+                                   {"zero", static_cast<double>(found.plan.zero.level)},
+                                   {"simulated", static_cast<double>(statistics.simulated)},
+                                   {"labels", static_cast<double>(statistics.labels)},
+                                   {"frontiers", static_cast<double>(statistics.frontiers)},
+                                   {"calls", static_cast<double>(statistics.calls)},
+                                   {"kinds", static_cast<double>(statistics.kinds)},
+                                   {"space_seconds", statistics.space_seconds},
+                                   {"search_seconds", statistics.search_seconds},
+                                   {"check_seconds", statistics.check_seconds}})
     set_number(L, key, value);
-  for (const auto& [key, value] : {std::pair("exact", found.exact),
-                                   {"bound", found.bound},
-                                   {"sharded", found.plan.zero.level == plan::Zero::weights}}) {
+  for (const auto& [key, value] : {std::pair("exact", found.exact), {"bound", found.bound}}) {
     lua_pushboolean(L, value);
     lua_setfield(L, -2, key);
   }
@@ -131,6 +176,13 @@ int autodist(lua_State* L) {
     lua_rawseti(L, -2, ++n);
   }
   lua_setfield(L, -2, "cuts");
+  push_stages(L, found.plan);
+  script::push_string(L, found.arranged);
+  lua_setfield(L, -2, "arranged");
+  if (choices.report) {
+    script::push_string(L, solve::to_json(found.report));
+    lua_setfield(L, -2, "report");
+  }
   return 1;
 }
 

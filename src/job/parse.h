@@ -14,6 +14,8 @@ namespace nns::job {
 // Returns the document as a map. Syntax errors, duplicate keys and a document that is not a map are
 // usage errors with file:line:column.
 Value parse_yaml(std::string_view text, const std::string& file);
+// Returns the document, whatever it is: null where the text is empty.
+Value parse_document(std::string_view text, const std::string& file);
 // Returns the value of one YAML expression of the command line: [1, 2], {a: b}, 'text', or a
 // scalar.
 Value parse_expression(std::string_view text, const Mark& mark);

@@ -69,8 +69,12 @@ Value load(const std::string& text, const std::string& file) {
 
 }  // namespace
 
+Value parse_document(std::string_view text, const std::string& file) {
+  return load(std::string(text), file);
+}
+
 Value parse_yaml(std::string_view text, const std::string& file) {
-  Value root = load(std::string(text), file);
+  Value root = parse_document(text, file);
   if (root.is(Value::Kind::null)) {
     root.kind = Value::Kind::map;  // an empty file: all keys are missing
     root.mark = {file, 1, 1};

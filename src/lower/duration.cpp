@@ -263,31 +263,44 @@ std::map<std::pair<int, SegmentKind>, Seconds> segments_of(const Program& progra
 
 }  // namespace
 
-StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::Hardware& on,
-                  const StepSettings& settings) {
-  StepCost out;
-  std::map<std::pair<int, SegmentKind>, Seconds> parts;  // the longest over ranks
+std::vector<ClassCost> class_costs(const Skeleton& skeleton, const cost::Hardware& on,
+                                   const StepSettings& settings) {
+  std::vector<ClassCost> out;
   for (const std::vector<int>& ranks : skeleton.classes()) {
     const Program program = skeleton.project(ranks[0]).program;
-    RankAccount account{.rank = ranks[0], .ranks = static_cast<int>(ranks.size())};
-    for (const auto& [key, seconds] : segments_of(program, on, account.spent)) {
-      Seconds& known = parts[key];
-      if (seconds.all() > known.all()) known = seconds;
-    }
-    const StepPart once = once_of(program, on, settings);
-    if (once.sum + once.update > out.once.sum + out.once.update) out.once = once;
-    std::vector<Action> order;
-    if (plan.stages > 1)
-      order = schedule_of(plan, settings.micro_batches)
-                  .orders.at(static_cast<size_t>(pipeline_rank(plan, ranks[0] % plan.plan_ngpus)));
-    const Memory memory = lower::memory(program, order);
-    account.memory = memory;
-    int64_t kept = 0;
+    ClassCost& of = out.emplace_back(ClassCost{ranks});
+    of.parts = segments_of(program, on, of.spent);
+    of.once = once_of(program, on, settings);
+    of.memory = memory_parts(program);
     const std::set<int> weights = trained(program);
     for (size_t i = 0; i < program.parameters.size(); ++i)
       if (const int slot = program.parameters[i]; weights.contains(slot))
-        kept += slot_elements(program, i) * size_of(program.slot(slot).type.dtype);
-    const auto state = static_cast<int64_t>(settings.state * static_cast<double>(kept));
+        of.updated += slot_elements(program, i) * size_of(program.slot(slot).type.dtype);
+  }
+  return out;
+}
+
+StepCost step_cost(const std::vector<ClassCost>& classes, const plan::Plan& plan,
+                   const StepSettings& settings) {
+  StepCost out;
+  std::map<std::pair<int, SegmentKind>, Seconds> parts;  // the longest over ranks
+  std::optional<Schedule> schedule;
+  if (plan.stages > 1) schedule = schedule_of(plan, settings.micro_batches);
+  for (const ClassCost& of : classes) {
+    RankAccount account{.rank = of.ranks[0], .ranks = static_cast<int>(of.ranks.size())};
+    account.spent = of.spent;
+    for (const auto& [key, seconds] : of.parts) {
+      Seconds& known = parts[key];
+      if (seconds.all() > known.all()) known = seconds;
+    }
+    if (of.once.sum + of.once.update > out.once.sum + out.once.update) out.once = of.once;
+    std::vector<Action> order;
+    if (schedule)
+      order = schedule->orders.at(
+          static_cast<size_t>(pipeline_rank(plan, of.ranks[0] % plan.plan_ngpus)));
+    const Memory memory = lower::memory(of.memory, order);
+    account.memory = memory;
+    const auto state = static_cast<int64_t>(settings.state * static_cast<double>(of.updated));
     account.state = state;
     out.ranks.push_back(std::move(account));
     if (memory.total() + state <= out.total) continue;
@@ -303,8 +316,8 @@ StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::
                                            : stage.weight) += seconds.all();
     (key.second == SegmentKind::forward ? out.forward : out.backward) += seconds;
   }
-  if (plan.stages > 1) {
-    out.line = time_line(schedule_of(plan, settings.micro_batches), times);
+  if (schedule) {
+    out.line = time_line(*schedule, times);
   } else {
     const StageTimes& one = times[0];
     const double backward = one.backward + one.weight, part = one.forward + backward;
@@ -321,6 +334,11 @@ StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::
     if (const auto known = on.profile->step(settings.optimizer)) out.once.update += known->seconds;
   out.seconds = last + out.once.sum + out.once.update;
   return out;
+}
+
+StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::Hardware& on,
+                  const StepSettings& settings) {
+  return step_cost(class_costs(skeleton, on, settings), plan, settings);
 }
 
 }  // namespace nns::lower

@@ -3,7 +3,9 @@
 #pragma once
 
 #include <array>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cost/hardware.h"
@@ -92,6 +94,22 @@ struct StepCost {
   std::vector<std::vector<Timed>> line;
   std::vector<RankAccount> ranks;  // one of each class
 };
+
+// What the programs of ranks that share a lowering take, before a schedule puts it together.
+struct ClassCost {
+  std::vector<int> ranks;
+  std::map<std::pair<int, SegmentKind>, Seconds> parts = {};  // by stage
+  StepPart once = {};
+  MemoryParts memory = {};
+  int64_t updated = 0;            // bytes of weights whose optimizer state it has
+  std::vector<Spent> spent = {};  // as in RankAccount
+};
+// Of all classes of ranks. Throws as lowering does.
+std::vector<ClassCost> class_costs(const Skeleton& skeleton, const cost::Hardware& on,
+                                   const StepSettings& settings);
+// A step from them, under the plan's schedule.
+StepCost step_cost(const std::vector<ClassCost>& classes, const plan::Plan& plan,
+                   const StepSettings& settings);
 
 // Simulates a step by the programs of all classes of ranks. Throws as lowering does.
 StepCost simulate(const Skeleton& skeleton, const plan::Plan& plan, const cost::Hardware& on,

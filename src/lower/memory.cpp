@@ -20,7 +20,11 @@ class Walk {
         on_host_(on_host(program)),
         live_(program.slots.size(), 0) {}
 
-  void segment(const Segment& segment) {
+  // Notes the most that is there while instructions of a node run, above `before`.
+  void segment(const Segment& segment, int64_t before, std::map<int, int64_t>& tops) {
+    int node = -1;
+    int64_t* top = &tops[node];
+    *top = now - before;
     // The answer to a message proves that its bytes are gone: the gradient of what was sent.
     if (segment.kind == SegmentKind::backward) {
       for (int slot : sent_) drop(slot);
@@ -40,7 +44,11 @@ class Walk {
       }
       for (int out : instr.outs)
         if (out >= 0 && begun.erase(out) == 0) make(out);
-      peak = std::max(peak, now);
+      if (instr.node >= 0 && instr.node != node) {
+        node = instr.node;
+        top = &tops.try_emplace(node, now - before).first->second;
+      }
+      *top = std::max(*top, now - before);
       switch (instr.kind) {
         case InstrKind::release:
           for (int slot : reads(instr)) drop(slot);
@@ -67,7 +75,7 @@ class Walk {
     return bytes;
   }
 
-  int64_t now = 0, peak = 0;
+  int64_t now = 0;
   int64_t host = 0;  // now, in its memory
 
  private:
@@ -97,26 +105,17 @@ class Walk {
   std::vector<int> sent_;  // by the forward of the stage
 };
 
-// What a part of a stage takes of one micro-batch.
-struct Part {
-  int64_t rise = 0;   // the most above what was there at its begin
-  int64_t net = 0;    // what it leaves, less what it found
-  bool last = false;  // nothing of the micro-batch stays in the stage afterwards
-  int64_t saved = 0;  // of a forward: kept for the backward
-  int64_t host = 0;   // what it leaves in memory of the host, less what it found
-};
-using Parts = std::map<std::pair<int, SegmentKind>, Part>;  // by stage
-
-Parts parts_of(const Program& program) {
-  Parts parts;
+std::map<std::pair<int, SegmentKind>, MemoryPart> parts_of(const Program& program) {
+  std::map<std::pair<int, SegmentKind>, MemoryPart> parts;
   Walk walk(program);
   int64_t begin = 0;  // of the stage
   for (size_t s = 0; s < program.segments.size(); ++s) {
     const Segment& segment = program.segments[s];
-    const int64_t before = walk.peak = walk.now, host = walk.host;
+    const int64_t before = walk.now, host = walk.host;
     if (segment.kind == SegmentKind::forward) begin = before;
-    walk.segment(segment);
-    Part part{walk.peak - before, walk.now - before, false};
+    MemoryPart part;
+    walk.segment(segment, before, part.tops);
+    part.net = walk.now - before;
     part.saved = walk.now - before - walk.in_messages();
     part.host = walk.host - host;
     part.last =
@@ -126,7 +125,7 @@ Parts parts_of(const Program& program) {
       part.net = begin - before;
       walk.now = begin;
     }
-    parts.emplace(std::pair(segment.stage, segment.kind), part);
+    parts.emplace(std::pair(segment.stage, segment.kind), std::move(part));
   }
   return parts;
 }
@@ -139,8 +138,14 @@ SegmentKind kind_of(char letter) {
 
 }  // namespace
 
-Memory memory(const Program& program, const std::vector<Action>& order) {
-  Memory out;
+int64_t MemoryPart::rise() const {
+  int64_t most = 0;
+  for (const auto& [node, top] : tops) most = std::max(most, top);
+  return most;
+}
+
+MemoryParts memory_parts(const Program& program) {
+  MemoryParts out{.rank = program.rank};
   const auto sum = [&](const std::vector<int>& slots) {
     int64_t bytes = 0;
     for (int slot : slots) bytes += bytes_of(program.slot(slot).type);
@@ -150,33 +155,51 @@ Memory memory(const Program& program, const std::vector<Action>& order) {
   out.buffers = sum(program.buffers);
   out.constants = sum(program.constants);
   std::set<int> accumulated;
-  for (const Segment& segment : program.segments)
+  for (const Segment& segment : program.segments) {
+    out.sequence.emplace_back(segment.stage, segment.kind);
     for (const Instr& instr : segment.instrs)
       if (instr.kind == InstrKind::accumulate) accumulated.insert(instr.target);
+  }
   for (int slot : accumulated) out.gradients += bytes_of(gradient_type(program.slot(slot)));
+  out.parts = parts_of(program);
+  return out;
+}
 
-  const Parts parts = parts_of(program);
+Memory memory(const MemoryParts& of, const std::vector<Action>& order) {
+  Memory out{of.parameters, of.gradients, of.buffers, of.constants};
   int64_t now = 0, host = 0;
   std::map<int, int> waiting;  // by stage
+  struct Step {
+    int64_t rise = 0, net = 0, saved = 0, host = 0;
+    bool last = false;
+  };
+  std::map<std::pair<int, SegmentKind>, Step> steps;
+  for (const auto& [key, part] : of.parts)
+    steps.emplace(key, Step{part.rise(), part.net, part.saved, part.host, part.last});
   const auto run = [&](int stage, SegmentKind kind) {
-    const auto part = parts.find({stage, kind});
-    if (part == parts.end()) {  // a stage without gradients has a forward only
+    const auto found = steps.find({stage, kind});
+    if (found == steps.end()) {  // a stage without gradients has a forward only
       if (kind != SegmentKind::forward) return;
-      fail(ErrorKind::plan, "[lower.memory] rank {} does not run stage {}", program.rank, stage);
+      fail(ErrorKind::plan, "[lower.memory] rank {} does not run stage {}", of.rank, stage);
     }
-    out.peak = std::max(out.peak, now + part->second.rise);
-    now += part->second.net;
-    out.host = std::max(out.host, host += part->second.host);
+    const Step& step = found->second;
+    out.peak = std::max(out.peak, now + step.rise);
+    now += step.net;
+    out.host = std::max(out.host, host += step.host);
     if (kind == SegmentKind::forward) {
-      out.saved = std::max(out.saved, part->second.saved);
+      out.saved = std::max(out.saved, step.saved);
       out.in_flight = std::max(out.in_flight, ++waiting[stage]);
     }
-    if (part->second.last) --waiting[stage];
+    if (step.last) --waiting[stage];
   };
   for (const Action& action : order) run(action.stage, kind_of(action.kind));
   if (order.empty())
-    for (const Segment& segment : program.segments) run(segment.stage, segment.kind);
+    for (const auto& [stage, kind] : of.sequence) run(stage, kind);
   return out;
+}
+
+Memory memory(const Program& program, const std::vector<Action>& order) {
+  return memory(memory_parts(program), order);
 }
 
 }  // namespace nns::lower

@@ -47,14 +47,29 @@ Frontier Frontier::of(const std::string& key, size_t entries) {
 
 struct Mover::Work {
   Frontier& frontier;
-  double micro = 0;  // seconds of a micro-batch
   Added& added;
+  double micro = 0, forward = 0;  // seconds of a micro-batch; of them in forward
 
   uint8_t take(int64_t bytes, bool kept) {
     frontier.memory.push_back({bytes, kept ? 1 : 0});
     if (kept) added.saved += bytes;
     NNS_CHECK(frontier.memory.size() < kNone, "more than 254 pieces of memory are alive");
     return static_cast<uint8_t>(frontier.memory.size() - 1);
+  }
+  void add(double in_forward, double in_backward) {
+    micro += in_forward + in_backward;
+    forward += in_forward;
+  }
+  // What is charged for a leaf once it rests somewhere.
+  void settle(const Space::Rest& rest) {
+    added.resting += rest.bytes;
+    added.seconds += rest.seconds;
+    add(rest.forward, rest.backward);
+  }
+  void finish(int micro_batches) {
+    added.seconds += micro_batches * micro;
+    added.micro += micro;
+    added.forward += forward;
   }
   void keep(uint8_t root) {
     if (root == kNone || frontier.memory[root].kept) return;
@@ -90,7 +105,7 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
   }
   const auto bit = static_cast<uint16_t>(1u << code);
   if (!(entry.exists & bit)) {
-    work.micro += piece.forward.all();
+    work.add(piece.forward.all(), 0);
     // What costs nothing may as well be made again.
     if (memory_ || piece.forward.all() > 0) entry.exists |= bit;
   }
@@ -120,9 +135,7 @@ bool Mover::settle(Work& work, Entry& entry, const Live& live, Code code, bool w
     entry.made = whole || code == kAddend ? kWhole : code;
     entry.differs = code == kAddend;
     if (whole && (code == kWhole || code == kAddend)) return false;  // the other choice is the same
-    const Space::Rest& rest = space_.rest(live.leaf, entry.made);
-    work.added.resting += rest.bytes;
-    work.added.seconds += rest.seconds;
+    work.settle(space_.rest(live.leaf, entry.made, zero_));
     return true;
   }
   if (code == entry.first) return true;
@@ -133,15 +146,11 @@ bool Mover::settle(Work& work, Entry& entry, const Live& live, Code code, bool w
 void Mover::read_alone(Work& work, int number, Code code, int gradients) const {
   const Leaf& leaf = space_.leaves()[at(number)];
   if (leaf.rests && code != kAddend) {
-    const Space::Rest& rest = space_.rest(number, code);
-    work.added.resting += rest.bytes;
-    work.added.seconds += rest.seconds;
+    work.settle(space_.rest(number, code, zero_));
     if (gradients > 0) work.micro += gradients * space_.accumulate(leaf.type, code);
     return;
   }
-  const Space::Rest& rest = space_.rest(number, kWhole);
-  work.added.resting += rest.bytes;
-  work.added.seconds += rest.seconds;
+  work.settle(space_.rest(number, kWhole, zero_));
   Entry entry = fresh();
   use(work, entry, {leaf.type, leaf.requires_grad, 0, 1, number}, code, gradients, false);
 }
@@ -164,7 +173,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
                  Added& added) const {
   const Step& step = space_.steps()[at(number)];
   std::vector<Live> live;  // of the entries
-  Work work{frontier, 0, added};
+  Work work{frontier, added};
   const size_t before = frontier.entries.size();
   for (size_t i = 0; i < step.enter.size(); ++i) frontier.entries.push_back(fresh());
   const bool results = step.kind == kResults, unread = step.kind == kUnread;
@@ -218,11 +227,11 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     if (entry.first != kNone && !entry.differs && entry.made != entry.first) return false;
   }
   if (results) {
-    added.seconds += space_.problem().settings.micro_batches * work.micro;
+    work.finish(space_.problem().settings.micro_batches);
     frontier = {};
     return true;
   }
-  if (piece != nullptr) work.micro += piece->forward.all() + piece->backward.all();
+  if (piece != nullptr) work.add(piece->forward.all(), piece->backward.all());
   if (memory_ && piece != nullptr) added.saved += piece->kept;
   std::vector<uint8_t> roots;
   if (memory_ && piece != nullptr)
@@ -253,7 +262,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
         frontier.entries[frontier.entries.size() - step.results.size() + at(update.result)];
     use(work, entry, step.results[at(update.result)], home, 0, true);
   }
-  added.seconds += space_.problem().settings.micro_batches * work.micro;
+  work.finish(space_.problem().settings.micro_batches);
 
   std::vector<Entry> entries;
   std::vector<uint8_t> renamed(frontier.memory.size(), kNone);
@@ -333,23 +342,6 @@ std::optional<double> Mover::excess(const Frontier& a, const Frontier& b,
       most += x.has_gradient ? sum(y) : std::max(0.0, sum(y) - sum(x));
   }
   return most * space_.problem().settings.micro_batches;
-}
-
-std::vector<std::vector<Live>> live_of(const Space& space) {
-  std::vector<std::vector<Live>> out{{}};
-  for (int number : space.sequence()) {
-    const Step& step = space.steps()[at(number)];
-    std::vector<Live> all = out.back(), next;
-    all.insert(all.end(), step.enter.begin(), step.enter.end());
-    all.insert(all.end(), step.results.begin(), step.results.end());
-    for (size_t i = 0; i < step.survive.size(); ++i) {
-      next.push_back(all[at(step.survive[i])]);
-      next.back().readers = step.readers[i];
-      next.back().codes = step.codes[i];
-    }
-    out.push_back(std::move(next));
-  }
-  return out;
 }
 
 }  // namespace nns::solve

@@ -47,16 +47,23 @@ struct Added {
   double seconds = 0;   // of a step
   int64_t resting = 0;  // bytes
   int64_t saved = 0;    // bytes of a micro-batch
+  double micro = 0;     // of `seconds`, those of one micro-batch
+  double forward = 0;   // of `micro`, those of forward
 };
 
 class Mover {
  public:
-  Mover(const Space& space, bool memory) : space_(space), memory_(memory) {}
+  // `memory`: frontiers tell of memory. `zero`: level at which weights rest in shards.
+  Mover(const Space& space, bool memory, int zero = plan::Zero::none)
+      : space_(space), memory_(memory), zero_(zero) {}
 
   // Carries a frontier over a step, as its candidate number `candidate`. `homes` chooses where the
   // weights of several uses that enter here rest, a bit each: as this step uses them (0), or whole.
   // Returns false where no plan has this: then `frontier` is undefined.
   bool move(int step, size_t candidate, uint32_t homes, Frontier& frontier, Added& added) const;
+
+  // Whether frontiers tell of memory.
+  bool memory() const { return memory_; }
 
   // How many choices of homes there are: 2 to the weights of several uses that enter.
   uint32_t homes(int step) const;
@@ -75,9 +82,7 @@ class Mover {
 
   const Space& space_;
   bool memory_;
+  int zero_;
 };
-
-// The values that are alive at the begin of each place of the sequence.
-std::vector<std::vector<Live>> live_of(const Space& space);
 
 }  // namespace nns::solve

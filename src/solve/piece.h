@@ -25,6 +25,7 @@ struct Candidate {
   int input = -1, dim = 0;
   std::vector<Code> inputs, outputs;  // by operand and by result
   lower::NodePlacement placed = {};
+  std::vector<std::pair<int, int>> places = {};  // operands and dimensions that all say this
 };
 
 // What a call is asked for.

@@ -1,8 +1,10 @@
 #include "solve/search.h"
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <numeric>
+#include <tuple>
 #include <unordered_map>
 
 #include "base/error.h"
@@ -72,8 +74,8 @@ class Search {
       : space_(space),
         limits_(limits),
         memory_(limits.memory.has_value()),
-        mover_(space, memory_),
-        live_(live_of(space)) {}
+        mover_(space, memory_ || limits.price * limits.in_flight > 0, limits.zero),
+        live_(space.live()) {}
 
   std::optional<Found> run() {
     struct State {
@@ -87,19 +89,18 @@ class Search {
     std::vector<std::pair<std::string, int>> now{{Frontier{}.key(), 0}};
     const auto& segments = space_.segments();
     for (size_t s = 0; s < segments.size(); ++s) {
-      const size_t first = segments[s];
-      const size_t last = s + 1 < segments.size() ? segments[s + 1] : space_.sequence().size();
       Level<State> level;
       for (const auto& [key, index] : now) {
         const State from = states[at(index)];
-        for (const Exit& exit : exits(first, last, key)) {
+        for (const Exit& exit : exits(s, key)) {
           State to{from.seconds + exit.seconds, from.resting + exit.resting,
                    from.saved + exit.saved, index, &exit};
           if (memory_ && to.bytes() > *limits_.memory) continue;
           level.add(std::string(exit.frontier), to, memory_);
         }
       }
-      prune(level, live_[last]);
+      prune(level, live_[space_.segment_end(s)]);
+      if (given_up()) return std::nullopt;
       now.clear();
       for (auto& row : level.rows())
         for (State& state : row.items) {
@@ -120,27 +121,18 @@ class Search {
     found.frontiers = frontiers_;
     for (int i = best; states[at(i)].exit != nullptr; i = states[at(i)].before) {
       const auto& chosen = states[at(i)].exit->candidates;
-      found.candidates.insert(found.candidates.begin(), chosen.begin(), chosen.end());
+      found.candidates.insert(found.candidates.end(), chosen.rbegin(), chosen.rend());
     }
+    std::reverse(found.candidates.begin(), found.candidates.end());
     return found;
   }
 
  private:
-  // What the steps of a segment tell of it, with the values that enter.
-  std::string name_of(size_t first, size_t last) const {
-    std::string name;
-    for (size_t i = first; i < last; ++i) name += std::to_string(space_.sequence()[i]) + " ";
-    for (const Live& live : live_[first])
-      name += fmt::format("{}:{}:{}:{}:{} ", live.type, live.requires_grad, live.codes,
-                          live.readers, live.leaf);
-    return name;
-  }
-
-  const std::vector<Exit>& exits(size_t first, size_t last, const std::string& enter) {
-    auto& name = names_[first];
-    if (name.empty()) name = name_of(first, last);
-    auto& known = exits_[name + '|' + enter];
-    if (!known) known = std::make_unique<std::vector<Exit>>(explore(first, last, enter));
+  const std::vector<Exit>& exits(size_t segment, const std::string& enter) {
+    auto& known = exits_[{space_.segment_ids()[segment], enter}];
+    if (!known)
+      known = std::make_unique<std::vector<Exit>>(
+          explore(space_.segments()[segment], space_.segment_end(segment), enter));
     return *known;
   }
 
@@ -164,7 +156,8 @@ class Search {
             ++labels_;
             if (!mover_.move(number, c, h, to, added)) continue;
             const Label& before = labels[at(index)];
-            const double bytes = static_cast<double>(added.resting);
+            const double bytes = static_cast<double>(added.resting) +
+                                 limits_.in_flight * static_cast<double>(added.saved);
             const Label label{before.seconds + added.seconds + limits_.price * bytes,
                               before.resting + added.resting, before.saved + added.saved, index,
                               static_cast<uint8_t>(c)};
@@ -173,6 +166,7 @@ class Search {
           }
       }
       prune(next, live_[i + 1]);
+      if (given_up()) return {};
       now.clear();
       for (auto& row : next.rows())
         for (const Label& label : row.items) {
@@ -192,13 +186,15 @@ class Search {
     return out;
   }
 
+  bool given_up() const { return thinned_ && limits_.exact; }
+
   // Drops what another frontier, carried on in the same way, beats in any case; where there is too
   // much to look at, all but the fastest and the smallest.
   template <class Item>
   void prune(Level<Item>& level, const std::vector<Live>& live) {
     auto& rows = level.rows();
     frontiers_ = std::max(frontiers_, rows.size());
-    if (!memory_) drop_beaten(rows, live);
+    if (!mover_.memory()) drop_beaten(rows, live);
     if (!thinned_ && labels_ < limits_.labels) return;
     if (level.size() <= limits_.beam) return;
     thinned_ = true;
@@ -252,9 +248,9 @@ class Search {
   Limits limits_;
   bool memory_;
   Mover mover_;
-  std::vector<std::vector<Live>> live_;
-  std::map<size_t, std::string> names_;
-  std::unordered_map<std::string, std::unique_ptr<std::vector<Exit>>> exits_;
+  const std::vector<std::vector<Live>>& live_;
+  // By number of the segment and frontier that enters.
+  std::map<std::pair<int, std::string>, std::unique_ptr<std::vector<Exit>>> exits_;
   size_t labels_ = 0, frontiers_ = 0;
   bool thinned_ = false;
 };
@@ -265,36 +261,109 @@ std::optional<Found> search(const Space& space, const Limits& limits) {
   return Search(space, limits).run();
 }
 
-std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candidates) {
-  const Mover mover(space, true);
-  // Homes of weights of several uses follow from the uses: at most one choice goes through.
-  std::vector<std::pair<Frontier, Added>> now{{{}, {0, space.unread(), 0}}};
-  for (size_t i = 0; i < space.sequence().size(); ++i) {
+namespace {
+
+// What choices make of a frontier in one segment.
+struct Path {
+  std::vector<Added> steps;
+  std::vector<Frontier> before;
+  Frontier exit;
+};
+
+// Homes of weights of several uses are choices too: of those that enter here each may go through.
+std::vector<Path> paths_of(const Space& space, const Mover& mover, size_t segment,
+                           const std::vector<uint8_t>& candidates, const Frontier& enter) {
+  std::vector<Path> paths{{{}, {}, enter}};
+  for (size_t i = space.segments()[segment]; i < space.segment_end(segment); ++i) {
     const int number = space.sequence()[i];
-    std::vector<std::pair<Frontier, Added>> next;
-    for (const auto& [frontier, added] : now)
-      for (uint32_t h = 0; h < mover.homes(number); ++h) {
-        auto to = std::pair(frontier, added);
-        if (mover.move(number, candidates[i], h, to.first, to.second))
-          next.push_back(std::move(to));
+    const uint32_t homes = mover.homes(number);
+    std::vector<Path> next;
+    for (Path& path : paths)
+      for (uint32_t h = 0; h < homes; ++h) {
+        Path longer;
+        Frontier to = path.exit;
+        Added added;
+        if (!mover.move(number, candidates[i], h, to, added)) continue;
+        if (h + 1 == homes)
+          longer = std::move(path);
+        else
+          longer = path;
+        longer.before.push_back(std::move(longer.exit));
+        longer.exit = std::move(to);
+        longer.steps.push_back(added);
+        next.push_back(std::move(longer));
       }
-    now = std::move(next);
+    paths = std::move(next);
   }
-  NNS_CHECK(now.size() <= 1, "{} homes of one plan", now.size());
-  if (now.empty()) return std::nullopt;
-  return now[0].second;
+  return paths;
 }
 
-int64_t least_resting(const Space& space) {
+}  // namespace
+
+std::optional<Trace> trace(const Space& space, const std::vector<uint8_t>& candidates, int zero) {
+  struct State {
+    const Path* path = nullptr;
+    size_t before = 0;
+  };
+  const Mover mover(space, true, zero);
+  const Path start;
+  // By number of the segment, its choices and the frontier that enters.
+  std::map<std::tuple<int, std::string, std::string>, std::vector<Path>> known;
+  std::vector<std::vector<State>> levels{{{&start, 0}}};
+  for (size_t s = 0; s < space.segments().size(); ++s) {
+    const std::string chosen(
+        candidates.begin() + static_cast<std::ptrdiff_t>(space.segments()[s]),
+        candidates.begin() + static_cast<std::ptrdiff_t>(space.segment_end(s)));
+    std::vector<State> next;
+    for (size_t k = 0; k < levels.back().size(); ++k) {
+      const Frontier& enter = levels.back()[k].path->exit;
+      const auto [place, fresh] = known.try_emplace({space.segment_ids()[s], chosen, enter.key()});
+      if (fresh) place->second = paths_of(space, mover, s, candidates, enter);
+      for (const Path& path : place->second) next.push_back({&path, k});
+    }
+    levels.push_back(std::move(next));
+  }
+  NNS_CHECK(levels.back().size() <= 1, "{} homes of one plan", levels.back().size());
+  if (levels.back().empty()) return std::nullopt;
+  std::vector<const Path*> taken;
+  size_t at = 0;
+  for (size_t i = levels.size() - 1; i > 0; --i) {
+    taken.push_back(levels[i][at].path);
+    at = levels[i][at].before;
+  }
+  Trace out;
+  for (auto path = taken.rbegin(); path != taken.rend(); ++path) {
+    out.steps.insert(out.steps.end(), (*path)->steps.begin(), (*path)->steps.end());
+    out.before.insert(out.before.end(), (*path)->before.begin(), (*path)->before.end());
+  }
+  out.steps[0].resting += space.unread();
+  return out;
+}
+
+std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candidates, int zero) {
+  const auto traced = trace(space, candidates, zero);
+  if (!traced) return std::nullopt;
+  Added sum;
+  for (const Added& step : traced->steps) {
+    sum.seconds += step.seconds;
+    sum.resting += step.resting;
+    sum.saved += step.saved;
+    sum.micro += step.micro;
+    sum.forward += step.forward;
+  }
+  return sum;
+}
+
+int64_t least_resting(const Space& space, int zero) {
   int64_t sum = space.unread();
   for (size_t i = 0; i < space.sequence().size(); ++i) {
     const Step& step = space.steps()[at(space.sequence()[i])];
     const auto least = [&](int leaf) {
-      int64_t bytes = space.rest(leaf, kWhole).bytes;
+      int64_t bytes = space.rest(leaf, kWhole, zero).bytes;
       for (const Candidate& c : space.kinds()[at(step.kind)].candidates)
         for (size_t k = 0; k < c.inputs.size(); ++k)
           if (step.lives[k].leaf == leaf && c.inputs[k] != kAddend)
-            bytes = std::min(bytes, space.rest(leaf, c.inputs[k]).bytes);
+            bytes = std::min(bytes, space.rest(leaf, c.inputs[k], zero).bytes);
       return bytes;
     };
     if (step.kind < 0) continue;

@@ -5,9 +5,21 @@
 #include <string>
 
 #include "plan/plan.h"
-#include "solve/search.h"
+#include "solve/report.h"
 
 namespace nns::solve {
+
+// What may be chosen beside the cuts of operators.
+struct Choices {
+  int pipeline = 1;              // pipeline ranks; 0: any divisor of the plan's devices
+  std::string schedule = {};     // of a pipeline; empty: 1f1b, 1f1b_interleaved or zb_h1
+  int most_width = 0;            // devices that share a stage; 0: no bound
+  double most_bubble = 1;        // part of a step in which pipeline ranks wait
+  std::vector<int> begins = {};  // nodes at which a stage may begin, ascending; empty: any
+  std::optional<int> zero = {};  // level of all weights; nothing: any
+  bool recompute = true;         // whether blocks may run again in backward
+  bool report = false;           // whether `Report::choices` is wanted
+};
 
 struct Solution {
   plan::Plan plan;
@@ -16,20 +28,17 @@ struct Solution {
   bool exact = true;     // no plan of the space is faster within what the search was given
   double gap = 0;        // of a thinned search: the most that a plan could be faster, of `searched`
   bool bound = false;    // the limit made it take another plan than the fastest
-  double fastest = 0;    // seconds of the fastest plan without limit
-  size_t labels = 0, frontiers = 0, calls = 0, kinds = 0;
-  double space_seconds = 0, search_seconds = 0, check_seconds = 0;  // that it took
+  double fastest = 0;    // seconds that no plan with replicated weights goes below
+  std::string arranged;  // stages, shards and recomputation in words
+  Report report;
 };
 
 // The plan for `problem.plan_ngpus` devices: cuts of all calls, exact where the weights are
-// replicated over the scale units; the same cuts with weights that rest in shards are simulated
-// too. The limit holds for the peak of the simulator. Throws a plan Error that names what is needed
-// and what there is where no plan keeps it.
-Solution solve(const Problem& problem, std::optional<int64_t> memory,
+// replicated over the scale units in one stage. The same cuts with weights, gradients or slots in
+// shards and, where the limit binds, with blocks that run again, and divisions into stages, are
+// estimated and the best of them simulated. The limit holds for the peak of the simulator. Throws a
+// plan Error that names what is needed and what there is where no plan keeps it.
+Solution solve(const Problem& problem, std::optional<int64_t> memory, const Choices& choices = {},
                const std::string& policy = "autodist");
-
-// The plan of the candidates of a space.
-plan::Plan plan_of(const Space& space, const std::vector<uint8_t>& candidates,
-                   const std::string& policy, int zero = plan::Zero::none);
 
 }  // namespace nns::solve

@@ -54,8 +54,12 @@ std::vector<Candidate> candidates_of(const Graph& graph, const Node& node, int d
       candidate.inputs.push_back(code_of(use.layout, !use.partial.empty() && use.partial[0]));
     for (const auto& layout : candidate.placed.outputs)
       candidate.outputs.push_back(code_of(layout, false));
-    for (const Candidate& known : out)
-      if (known.inputs == candidate.inputs && known.outputs == candidate.outputs) return;
+    candidate.places = {{input, dim}};
+    for (Candidate& known : out)
+      if (known.inputs == candidate.inputs && known.outputs == candidate.outputs) {
+        known.places.emplace_back(input, dim);
+        return;
+      }
     out.push_back(std::move(candidate));
   };
   add(-1, 0);
@@ -85,12 +89,15 @@ Space::Space(const Problem& problem) : problem_(problem) {
                               node.module, node.op, short_form(node.loc)),
                   "autodist does not price regions of the model: take nnscaler.recompute out, or "
                   "use another policy");
+  structure_ = graph::structure_hash(graph);
   find_live();
   find_kinds();
   find_gradients();
   find_leaves();
   find_steps();
   find_segments();
+  find_alive();
+  find_segment_ids();
 }
 
 int Space::type_of(int value) {
@@ -128,18 +135,50 @@ bool Space::rests(int value) const {
   return role == Role::parameter || role == Role::buffer;
 }
 
+namespace {
+
+// Takes out the candidates that a constraint does not allow.
+void constrain(Kind& kind, const Constraint& constraint, const Graph& graph) {
+  std::string legal;
+  for (const Candidate& c : kind.candidates)
+    for (const auto& [input, dim] : c.places)
+      if (input >= 0) legal += fmt::format(" {},{}", input, dim);
+  std::erase_if(kind.candidates, [&](const Candidate& c) {
+    if (c.input < 0) return !constraint.replica;
+    return std::find_first_of(c.places.begin(), c.places.end(), constraint.allowed.begin(),
+                              constraint.allowed.end()) == c.places.end();
+  });
+  if (!kind.candidates.empty()) return;
+  const Node& node = graph.nodes[at(kind.node)];
+  throw Error(
+      ErrorKind::usage,
+      fmt::format("[solve.constraint] the constraint {} leaves no way to run {} {} ({}); it "
+                  "can be cut at{}",
+                  to_string(constraint), node.module, node.op, short_form(node.loc),
+                  legal.empty() ? " no place" : legal),
+      "allow one of these places, or replica_allowed: true");
+}
+
+}  // namespace
+
 void Space::find_kinds() {
   const Graph& graph = *problem_.graph;
-  const plan::Builder builder(problem_.graph, problem_.plan_ngpus, problem_.runtime_ngpus);
+  const plan::Builder builder(problem_.graph, problem_.width(),
+                              problem_.width() * problem_.units());
+  const std::vector<int> constrained = match(problem_.constraints, graph);
   std::map<std::string, int> known;
   kind_.assign(graph.nodes.size(), -1);
   readers_.resize(graph.values.size());
   for (const Node& node : graph.nodes) {
     if (!live_[at(node.id)]) continue;
-    const auto [entry, fresh] =
-        known.emplace(text_of(graph, node), static_cast<int>(kinds_.size()));
-    if (fresh)
-      kinds_.push_back({node.id, candidates_of(graph, node, problem_.plan_ngpus, builder)});
+    const int limit = constrained[at(node.id)];
+    const auto [entry, fresh] = known.emplace(text_of(graph, node) + fmt::format("|{}", limit),
+                                              static_cast<int>(kinds_.size()));
+    if (fresh) {
+      kinds_.push_back({node.id, candidates_of(graph, node, problem_.width(), builder)});
+      if (limit >= 0 && problem_.width() > 1)
+        constrain(kinds_.back(), problem_.constraints[at(limit)], graph);
+    }
     kind_[at(node.id)] = entry->second;
     const auto inputs = graph::inputs_of(node);
     for (size_t i = 0; i < inputs.size(); ++i) {

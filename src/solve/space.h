@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "plan/builder.h"
+#include "solve/constraint.h"
 #include "solve/piece.h"
 
 namespace nns::solve {
@@ -22,6 +23,12 @@ struct Problem {
   std::string device = "cpu";  // that programs are made for
   cost::Hardware on;
   lower::StepSettings settings;
+  int pipeline = 1;  // pipeline ranks, each with as many of the plan's devices
+  std::vector<Constraint> constraints = {};
+
+  // Devices that share the calls of a stage.
+  int width() const { return plan_ngpus / pipeline; }
+  int units() const { return runtime_ngpus / plan_ngpus; }
 };
 
 // Calls of one operator, arguments and shapes.
@@ -87,7 +94,8 @@ struct Step {
 
 class Space {
  public:
-  // Throws a model Error for a graph whose regions run again in backward.
+  // Throws a model Error for a graph whose regions run again in backward, a usage Error for a
+  // constraint that matches no call or leaves one without candidate.
   explicit Space(const Problem& problem);
 
   const Problem& problem() const { return problem_; }
@@ -100,6 +108,16 @@ class Space {
   const std::vector<int>& nodes() const { return nodes_; }
   // First steps of the segments of the sequence: repeated modules are segments of their own.
   const std::vector<size_t>& segments() const { return segments_; }
+  size_t segment_end(size_t segment) const {
+    return segment + 1 < segments_.size() ? segments_[segment + 1] : sequence_.size();
+  }
+  // Of each segment a number: equal for the same steps on the same values that are alive.
+  const std::vector<int>& segment_ids() const { return segment_ids_; }
+  // The values that are alive at the begin of each place of the sequence, and at its end.
+  const std::vector<std::vector<Live>>& live() const { return alive_; }
+  // Of each segment: whether it is an entry of a list of modules.
+  const std::vector<bool>& listed() const { return listed_; }
+  uint64_t structure() const { return structure_; }  // graph::structure_hash
   // Bytes of weights and buffers that no call reads, and of constants.
   int64_t unread() const { return unread_; }
 
@@ -110,12 +128,13 @@ class Space {
   const ConversionPiece& conversion(int type, Code from, Code to, bool requires_grad) const;
   double sum(int type, Code code) const;         // seconds of adding two gradients
   double accumulate(int type, Code code) const;  // of adding one to a weight's
-  // What a leaf that rests in a layout costs: bytes, and seconds a step.
+  // What a leaf that rests in a layout costs, with its states in shards by a level of plan::Zero:
+  // bytes, seconds a step beside micro-batches, and of a micro-batch in forward and backward.
   struct Rest {
     int64_t bytes = 0;
-    double seconds = 0;
+    double seconds = 0, forward = 0, backward = 0;
   };
-  const Rest& rest(int leaf, Code home) const;
+  const Rest& rest(int leaf, Code home, int zero) const;
   TensorType local(int type, Code code) const;
 
  private:
@@ -129,6 +148,9 @@ class Space {
   void find_steps();
   void add_results(std::vector<int>& alive);
   void find_segments();
+  void find_alive();
+  void find_segment_ids();
+  Rest make_rest(const Leaf& leaf, Code home, int zero) const;
   Live live_of(int value);
   uint16_t codes_after(int value, int node) const;
   int add(Step step);
@@ -140,7 +162,11 @@ class Space {
   std::vector<Step> steps_;
   std::vector<int> sequence_, nodes_;
   std::vector<size_t> segments_;
+  std::vector<bool> listed_;
+  std::vector<int> segment_ids_;
+  std::vector<std::vector<Live>> alive_;
   int64_t unread_ = 0;
+  uint64_t structure_ = 0;
   std::vector<TensorType> types_;
   std::map<std::string, int> type_ids_;
   std::map<Step, int> step_ids_;
@@ -163,7 +189,7 @@ class Space {
     std::vector<double> sums, accumulates;
   };
   mutable std::vector<OfType> of_type_;
-  mutable std::vector<std::vector<std::optional<Rest>>> rests_;
+  mutable std::vector<std::vector<std::optional<Rest>>> rests_;  // by leaf, of levels by codes
 };
 
 }  // namespace nns::solve

@@ -141,7 +141,10 @@ void Space::find_segments() {
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const std::string block =
         nodes_[i] < 0 ? "" : block_of(problem_.graph->nodes[at(nodes_[i])].module);
-    if (block != before) segments_.push_back(i);
+    if (block != before) {
+      segments_.push_back(i);
+      listed_.push_back(!block.empty());
+    }
     before = block;
   }
   of_type_.resize(types_.size());
@@ -150,7 +153,34 @@ void Space::find_segments() {
     of.sums.assign(kCodes, -1);
     of.accumulates.assign(kCodes, -1);
   }
-  rests_.assign(leaves_.size(), std::vector<std::optional<Rest>>(kCodes));
+  rests_.assign(leaves_.size(), std::vector<std::optional<Rest>>(4 * kCodes));
+}
+
+void Space::find_alive() {
+  alive_ = {{}};
+  for (int number : sequence_) {
+    const Step& step = steps_[at(number)];
+    std::vector<Live> all = alive_.back(), next;
+    all.insert(all.end(), step.enter.begin(), step.enter.end());
+    all.insert(all.end(), step.results.begin(), step.results.end());
+    for (size_t i = 0; i < step.survive.size(); ++i) {
+      next.push_back(all[at(step.survive[i])]);
+      next.back().readers = step.readers[i];
+      next.back().codes = step.codes[i];
+    }
+    alive_.push_back(std::move(next));
+  }
+}
+
+void Space::find_segment_ids() {
+  std::map<std::pair<std::vector<int>, std::vector<Live>>, int> known;
+  for (size_t s = 0; s < segments_.size(); ++s) {
+    std::vector<int> steps(sequence_.begin() + static_cast<std::ptrdiff_t>(segments_[s]),
+                           sequence_.begin() + static_cast<std::ptrdiff_t>(segment_end(s)));
+    segment_ids_.push_back(
+        known.try_emplace({std::move(steps), alive_[segments_[s]]}, static_cast<int>(known.size()))
+            .first->second);
+  }
 }
 
 CallPiece Space::make(int kind, size_t candidate, const Asked& asked) const {
@@ -159,7 +189,7 @@ CallPiece Space::make(int kind, size_t candidate, const Asked& asked) const {
     const Kind& of = kinds_[at(kind)];
     known->second =
         make_piece(*problem_.graph, problem_.graph->nodes[at(of.node)], of.candidates[candidate],
-                   asked, {problem_.plan_ngpus, problem_.device, &problem_.on});
+                   asked, {problem_.width(), problem_.device, &problem_.on});
   }
   return known->second;
 }
@@ -184,13 +214,13 @@ const ConversionPiece& Space::conversion(int type, Code from, Code to, bool requ
           .conversions[static_cast<size_t>((from * kCodes + to) * 2 + (requires_grad ? 1 : 0))];
   if (!known)
     known = make_conversion(types_[at(type)], from, to, requires_grad,
-                            {problem_.plan_ngpus, problem_.device, &problem_.on});
+                            {problem_.width(), problem_.device, &problem_.on});
   return *known;
 }
 
 TensorType Space::local(int type, Code code) const {
   const TensorType& whole = types_[at(type)];
-  return {layout_of(code, problem_.plan_ngpus).local_shape(whole.shape, 0), whole.dtype};
+  return {layout_of(code, problem_.width()).local_shape(whole.shape, 0), whole.dtype};
 }
 
 double Space::sum(int type, Code code) const {
@@ -205,26 +235,52 @@ double Space::accumulate(int type, Code code) const {
   return known;
 }
 
-const Space::Rest& Space::rest(int leaf, Code home) const {
-  auto& known = rests_[at(leaf)][home];
-  if (known) return *known;
-  const Leaf& of = leaves_[at(leaf)];
+const Space::Rest& Space::rest(int leaf, Code home, int zero) const {
+  auto& known = rests_[at(leaf)][static_cast<size_t>(zero * kCodes + home)];
+  if (!known) known = make_rest(leaves_[at(leaf)], home, zero);
+  return *known;
+}
+
+Space::Rest Space::make_rest(const Leaf& leaf, Code home, int zero) const {
+  using operators::Communication;
   Rest rest;
-  if (of.rests) {
-    const TensorType type = local(of.type, home);
-    rest.bytes = bytes_of(type);
-    if (of.trained) {
-      rest.bytes += bytes_of(type) + static_cast<int64_t>(problem_.settings.state *
-                                                          static_cast<double>(bytes_of(type)));
-      std::vector<int> ranks;
-      for (int u = 0; u < problem_.runtime_ngpus; u += problem_.plan_ngpus)
-        for (int d = 0; d < (home == kPartial ? problem_.plan_ngpus : 1); ++d)
-          ranks.push_back(u + d);
-      const lower::StepPart once = lower::step_part(type, ranks, problem_.on, problem_.settings);
-      rest.seconds = once.sum + once.update;
-    }
+  if (!leaf.rests) return rest;
+  const TensorType type = local(leaf.type, home);
+  const int64_t bytes = bytes_of(type);
+  rest.bytes = bytes;
+  if (!leaf.trained) return rest;
+  const lower::StepSettings& settings = problem_.settings;
+  const cost::LinkCosts& links = problem_.on.links;
+  std::vector<int> ranks;  // that hold addends of its gradient
+  for (int u = 0; u < problem_.runtime_ngpus; u += problem_.plan_ngpus)
+    for (int d = 0; d < (home == kPartial ? problem_.width() : 1); ++d) ranks.push_back(u + d);
+  const int n = static_cast<int>(ranks.size());
+  if (n == 1) zero = plan::Zero::none;
+  const auto part = [&](bool sharded) { return sharded ? (bytes + n - 1) / n : bytes; };
+  rest.bytes =
+      part(zero >= plan::Zero::weights) + part(zero >= plan::Zero::gradients) +
+      static_cast<int64_t>(settings.state * static_cast<double>(part(zero >= plan::Zero::slots)));
+  const bool across = cost::crosses_hosts(ranks, links);
+  const auto collective = [&](Communication kind) {
+    return cost::collective_seconds(kind, numel(type.shape), size_of(type.dtype), n, across, links);
+  };
+  const lower::StepPart once = lower::step_part(type, ranks, problem_.on, settings);
+  rest.seconds = once.update / (zero >= plan::Zero::slots ? n : 1);
+  if (zero <= plan::Zero::slots) rest.seconds += once.sum;
+  if (zero == plan::Zero::slots || zero == plan::Zero::gradients) {
+    // Weights are gathered in sets: each pays for the part of a start that its bytes fill.
+    const double start =
+        cost::collective_seconds(Communication::all_gather, 0, 1, n, across, links);
+    const double filled =
+        std::min(1.0, static_cast<double>(bytes) / static_cast<double>(settings.bucket_bytes));
+    rest.seconds += collective(Communication::all_gather) - (1 - filled) * start;
   }
-  return *(known = rest);
+  if (zero >= plan::Zero::gradients) rest.backward += collective(Communication::reduce_scatter);
+  if (zero == plan::Zero::weights) {
+    rest.forward += collective(Communication::all_gather);
+    rest.backward += collective(Communication::all_gather);
+  }
+  return rest;
 }
 
 }  // namespace nns::solve

@@ -85,6 +85,44 @@ describe('plan on hardware', function()
     assert.matches('mem_constraint is 0; expected GiB a device', out)
   end)
 
+  it('keeps constraints, and refuses those that are for nothing', function()
+    local path = folder .. '/constraints.yaml'
+    local function constrained(text)
+      base.file_write(path, text, 'test')
+      return plan('pas_policy=autodist --hardware h100 --world 2 compute_config.plan_ngpus=2 '
+        .. 'pas_config.partition_constraints_path=' .. path)
+    end
+    local out, code = constrained '- allowed_partition_dims: []\n'
+    assert.equal(0, code, out)
+    assert.no.matches('input %d dim', out)
+    out, code = constrained '- name: lstm\n'
+    assert.equal(2, code, out)
+    assert.matches("the constraint of 'lstm' in '%*' .- matches no", out)
+    out, code = constrained '- name: linear\n  replica_allowed: false\n'
+    assert.equal(2, code, out)
+    assert.matches('leaves no way to run .- aten::linear', out)
+    out, code = constrained '- nam: linear\n'
+    assert.equal(2, code, out)
+    assert.matches("constraints.yaml:1:3: no key 'nam'", out)
+    out, code = plan 'pas_policy=autodist pas_config.partition_constraints_path=none.yaml'
+    assert.not_equal(0, code)
+    assert.matches('none.yaml', out)
+  end)
+
+  it('plans pipelines, and refuses those that cannot be', function()
+    local pipeline = 'pas_policy=autodist --hardware h100 --world 4 compute_config.plan_ngpus=4 '
+    local out, code = plan(pipeline .. 'pas_config.pipeline_nstages=2')
+    assert.equal(0, code, out)
+    assert.matches('%d stages on 2 pipeline ranks', out)
+    out, code = plan(pipeline .. 'pas_config.pipeline_nstages=3')
+    assert.equal(1, code, out)
+    assert.matches('pipeline_nstages is 3 on plan_ngpus = 4 devices; expected a divisor', out)
+    out, code = plan(pipeline .. 'pas_config.pipeline_nstages=2 '
+      .. 'pas_config.max_pipeline_bubble_ratio=0')
+    assert.equal(1, code, out)
+    assert.matches('no pipeline of 4 device%(s%) with %d+ micro%-batches is as asked', out)
+  end)
+
   it('says what is needed where nothing fits', function()
     local out, code = plan 'pas_policy=autodist --world 2 pas_config.mem_constraint=0.0001'
     assert.equal(1, code, out)

@@ -1,5 +1,6 @@
 --- A second run from written files, as users start it: no policy, lowering or writing on any rank,
 --- the same losses; and the line that says why more was done.
+local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
 local folder, remove = shell.folder()
@@ -49,5 +50,18 @@ describe('a second run from written files', function()
     assert.matches('The policy runs: settings changed: pas_policy %(dp in the file, fsdp now%)',
       said)
     assert.matches('gencode0.lua: lowered anew: settings changed: pas_policy', said)
+  end)
+
+  it('plans anew where a file that the policy reads has changed', function()
+    local path = folder .. '/constraints.yaml'
+    local function start(text)
+      base.file_write(path, text, 'test')
+      return train('constrained', 'pas_policy=autodist pas_config.hardware=h100 '
+        .. 'pas_config.partition_constraints_path=' .. path)
+    end
+    start '- name: linear\n'
+    assert.matches('1 traces, 0 policies, 0 lowerings', counts(start '- name: linear\n')[1])
+    local said = start '- name: embedding\n'
+    assert.matches('The policy runs: policy changed', said)
   end)
 end)

@@ -4,46 +4,22 @@
 #include <catch2/catch.hpp>
 #include <random>
 
-#include "base/error.h"
 #include "lower/skeleton.h"
 #include "support/graph_text.h"
 #include "support/models.h"
+#include "support/solving.h"
 
 using namespace nns;
 using namespace nns::solve;
+using test::problem_of;
 
 namespace {
 
-using Choice = std::vector<uint8_t>;
+using Candidates = std::vector<uint8_t>;
 
-// Hardware on which every kind of cost shows in graphs of a few numbers.
-cost::Hardware small_machine(uint32_t seed = 0) {
-  cost::Hardware on = cost::find_hardware("h100");
-  std::mt19937 random(seed);
-  const auto factor = [&] {
-    return seed == 0 ? 1.0 : std::exp2(static_cast<int>(random() % 7) - 3.0);
-  };
-  on.start = 1e-9;
-  on.half_filled = 16;
-  on.flops = {{DType::f32, 1e9 * factor()}, {DType::f64, 1e9 * factor()}};
-  on.memory_bandwidth = 4e9 * factor();
-  on.links.call = 3e-8 * factor();
-  on.links.latency = 1e-9 * factor();
-  on.links.seconds_per_byte = 1e-9 * factor();
-  return on;
-}
-
-Problem problem_of(std::shared_ptr<const graph::Graph> graph, int devices, int units = 1,
-                   uint32_t seed = 0) {
-  Problem problem{std::move(graph), devices, devices * units, "cpu", small_machine(seed), {}};
-  problem.settings.micro_batches = 3;
-  problem.settings.bucket_bytes = 64;
-  return problem;
-}
-
-lower::StepCost simulated(const Space& space, const Choice& choice) {
+lower::StepCost simulated(const Space& space, const Candidates& choice) {
   const Problem& problem = space.problem();
-  const plan::Plan plan = plan_of(space, choice, "test");
+  const plan::Plan plan = plan_of(space, {choice}, "test");
   lower::Options options;
   options.device = problem.device;
   options.plan = std::make_shared<const plan::Plan>(plan);
@@ -56,8 +32,8 @@ size_t candidates_at(const Space& space, size_t i) {
   return step.kind < 0 ? 1 : space.kinds()[static_cast<size_t>(step.kind)].candidates.size();
 }
 
-Choice random_choice(const Space& space, std::mt19937& random) {
-  Choice out;
+Candidates random_choice(const Space& space, std::mt19937& random) {
+  Candidates out;
   for (size_t i = 0; i < space.sequence().size(); ++i)
     out.push_back(static_cast<uint8_t>(random() % candidates_at(space, i)));
   return out;
@@ -66,7 +42,7 @@ Choice random_choice(const Space& space, std::mt19937& random) {
 // All plans of a space, in the order of counting; `visit` takes each.
 template <class F>
 void for_each_choice(const Space& space, F visit) {
-  Choice choice(space.sequence().size(), 0);
+  Candidates choice(space.sequence().size(), 0);
   while (true) {
     visit(choice);
     size_t i = 0;
@@ -82,7 +58,7 @@ double count_choices(const Space& space) {
   return n;
 }
 
-void compare(const Space& space, const Choice& choice) {
+void compare(const Space& space, const Candidates& choice) {
   const auto mine = price(space, choice);
   REQUIRE(mine);
   const lower::StepCost real = simulated(space, choice);
@@ -90,7 +66,7 @@ void compare(const Space& space, const Choice& choice) {
     return std::abs(mine->seconds - real.seconds) <= 1e-9 * real.seconds &&
            mine->resting == real.resting && mine->saved == real.saved;
   };
-  if (!same()) UNSCOPED_INFO(plan::to_text(plan_of(space, choice, "test")));
+  if (!same()) UNSCOPED_INFO(plan::to_text(plan_of(space, {choice}, "test")));
   CHECK(mine->seconds == Approx(real.seconds).epsilon(1e-9));
   CHECK(mine->resting == real.resting);
   CHECK(mine->saved == real.saved);
@@ -264,7 +240,7 @@ TEST_CASE("no plan that is lowered and simulated is faster", "[solve]") {
     if (count_choices(space) > 120) continue;
     INFO("graph " << ++graphs << "\n" << graph::to_text(*graph, false));
     double best = 1e300;
-    for_each_choice(space, [&](const Choice& choice) {
+    for_each_choice(space, [&](const Candidates& choice) {
       compare(space, choice);
       best = std::min(best, simulated(space, choice).seconds);
     });
@@ -277,38 +253,6 @@ TEST_CASE("the same question gets the same plan, byte for byte", "[solve]") {
     return plan::to_json(solve::solve(problem_of(test::transformer(3), 4), std::nullopt).plan);
   };
   CHECK(text() == text());
-}
-
-TEST_CASE("a limit of memory holds for the peak", "[solve]") {
-  const auto problem = problem_of(test::transformer(3), 2);
-  const Solution free = solve::solve(problem, std::nullopt);
-  CHECK(free.exact);
-  CHECK_FALSE(free.bound);
-  CHECK(free.searched == Approx(free.cost.seconds).epsilon(1e-9));
-  const Solution same = solve::solve(problem, free.cost.total);
-  CHECK(plan::to_json(same.plan) == plan::to_json(free.plan));
-  const Solution less = solve::solve(problem, free.cost.total - 1);
-  CHECK(less.bound);
-  CHECK(less.cost.total < free.cost.total);
-  CHECK(less.cost.seconds >= free.cost.seconds);
-  try {
-    solve::solve(problem, 1000);
-    FAIL("1000 bytes were enough");
-  } catch (const Error& e) {
-    CHECK(e.kind() == ErrorKind::plan);
-    CHECK(
-        e.message().starts_with("[solve.memory] no plan of 2 device(s) keeps 0.00 GiB a device; "
-                                "weights, gradients and optimizer state take 0.00 GiB at least"));
-  }
-}
-
-TEST_CASE("weights rest in shards where nothing else fits", "[solve]") {
-  const auto problem = problem_of(test::alike(4), 1, 8);
-  const Solution free = solve::solve(problem, std::nullopt);
-  CHECK(free.plan.zero.level == plan::Zero::none);
-  const Solution less = solve::solve(problem, free.cost.total * 3 / 4);
-  CHECK(less.plan.zero.level == plan::Zero::weights);
-  CHECK(less.cost.total <= free.cost.total * 3 / 4);
 }
 
 TEST_CASE("repeated layers are explored once", "[solve]") {

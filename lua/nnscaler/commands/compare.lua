@@ -14,6 +14,9 @@ local M = {}
 
 ---@class nnscaler.Compared
 ---@field name string of the policy, with what is not its default
+---@field policy string|function
+---@field config table pas_config
+---@field zero integer|nil as compute_config.use_zero; nil: what the job says
 ---@field own boolean whether it is the plan that was asked for
 ---@field width integer devices of the plan
 ---@field line nnscaler.Pipeline|nil with the plan
@@ -52,7 +55,8 @@ local function attempt(row, source, chosen, graph, samples, job)
   end
   row.micro_batches = per_unit
   local line = pipeline.new(source, with(chosen, { policy = row.policy, plan_ngpus = row.width,
-    pas_config = row.config, micro_batches = per_unit, whole = false }))
+    pas_config = row.config, micro_batches = per_unit, whole = false,
+    zero = row.zero and options.zero { use_zero = row.zero } or chosen.zero }))
   local ok, err = pcall(function()
     line:use_plan(graph, line:ask_policy(graph))
     row.cost = line:simulate(graph, line.plan, autodist.settings(graph, line:policy_config(graph)))
@@ -64,18 +68,37 @@ local function attempt(row, source, chosen, graph, samples, job)
   return row
 end
 
+--- Plans that people write by hand, for so many ranks.
+---@param world integer
+---@return { policy: string, width: integer, config: table, zero?: integer }[]
+function M.hand(world)
+  local list = { { policy = 'dp', width = 1, config = {} } }
+  if world == 1 then return list end
+  list[2] = { policy = 'fsdp', width = 1, config = {} }
+  for _, width in ipairs(divisors(world)) do
+    if width > 1 then
+      list[#list + 1] = { policy = 'pp', width = width, config = {} }
+      list[#list + 1] = { policy = 'megatron', width = width, config = {} }
+      list[#list + 1] = { policy = 'megatron', width = width,
+        config = { sequence_parallel = true } }
+    end
+  end
+  return list
+end
+
 -- What is compared: the plan that was asked for, then those of other policies.
-local function candidates(job, chosen)
+local function candidates(job, chosen, hand)
   local rows, known, world = {}, {}, chosen.runtime_ngpus
-  local function add(policy, width, config, own)
+  local function add(policy, width, config, own, zero)
     local name = type(policy) == 'string' and policy or 'function'
     for key, value in sorted_pairs(config) do
       if not own then name = ('%s %s=%s'):format(name, key, tostring(value)) end
     end
+    if zero then name = ('%s use_zero=%d'):format(name, zero) end
     local key = ('%s %d'):format(name, width)
     if known[key] then return end
     known[key] = true
-    rows[#rows + 1] = { name = name, policy = policy, width = width, config = config,
+    rows[#rows + 1] = { name = name, policy = policy, width = width, config = config, zero = zero,
       own = own or false }
   end
   local given = job.compute_config and job.compute_config.plan_ngpus
@@ -85,13 +108,8 @@ local function candidates(job, chosen)
   else
     add(chosen.policy, chosen.plan_ngpus, config, true)
   end
-  add('dp', 1, {})
-  if world > 1 then add('fsdp', 1, {}) end
-  for _, width in ipairs(divisors(world)) do
-    if width > 1 then
-      add('megatron', width, {})
-      add('megatron', width, { sequence_parallel = true })
-    end
+  for _, plan in ipairs(hand or M.hand(world)) do
+    add(plan.policy, plan.width, plan.config, false, plan.zero)
   end
   return rows
 end
@@ -111,9 +129,10 @@ end
 ---@param source nnscaler.Source
 ---@param chosen nnscaler.Options
 ---@param graph userdata
+---@param hand? table[] plans of other policies, as `hand` gives them
 ---@return { rows: nnscaler.Compared[], best: nnscaler.Compared, hand: nnscaler.Compared|nil,
 ---  hardware: nnscaler.Hardware, samples: integer, memory: number, ranks: integer }
-function M.plans(job, source, chosen, graph)
+function M.plans(job, source, chosen, graph, hand)
   local hardware = chosen.hardware
     or chosen.policy == 'autodist' and (chosen.pas_config or {}).hardware or 'cpu'
   local on = solve.hardware(hardware)
@@ -129,7 +148,7 @@ function M.plans(job, source, chosen, graph)
   chosen = with(chosen, { hardware = hardware, device = device })
   local memory = autodist.memory { hardware = hardware,
     pas_config = chosen.policy == 'autodist' and chosen.pas_config or nil }
-  local rows, samples = candidates(job, chosen), samples_of(job, chosen.runtime_ngpus)
+  local rows, samples = candidates(job, chosen, hand), samples_of(job, chosen.runtime_ngpus)
   for _, row in ipairs(rows) do attempt(row, source, chosen, graph, samples, job) end
   local best = fastest(rows, memory, true)
   if not best then  -- the one that was asked for is shown though it does not fit

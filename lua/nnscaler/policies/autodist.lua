@@ -1,9 +1,13 @@
 --- autodist: the cuts of all operators that take least time on given hardware within a limit of
---- memory, found by the solver (src/solve). Weights rest in shards where that is faster, or nothing
---- else fits.
+--- memory, found by the solver (src/solve). Slots, gradients and weights rest in shards, and blocks
+--- run again in backward, where that is faster or nothing else fits.
 ---
 --- `pas_config`: hardware ('cpu'; a known machine or the path of a description), mem_constraint
---- (GiB a device; -1: 80 % of the hardware's memory).
+--- (GiB a device; -1: 80 % of the hardware's memory); pipeline_nstages (1; pipeline ranks, 'auto':
+--- the best divisor of plan_ngpus), pipeline_scheduler (the best of 1f1b, 1f1b_interleaved, zb_h1),
+--- max_partition_degree (most devices of a stage, for 'auto'), max_pipeline_bubble_ratio (most of a
+--- step that pipeline ranks may wait), partition_constraints_path (YAML: which cuts operators may
+--- have).
 local fail = require 'nnscaler.fail'
 local log = require('nnscaler.log').logger 'nnscaler.policies'
 local optim = require 'nnscaler.optim'
@@ -64,6 +68,18 @@ function M.search(graph, cfg)
   local options = M.settings(graph, cfg)
   options.plan_ngpus, options.runtime_ngpus = cfg.plan_ngpus, cfg.runtime_ngpus
   options.device, options.memory = cfg.device, M.memory(cfg)
+  local config = cfg.pas_config or {}
+  local ranks = config.pipeline_nstages or 1
+  options.pipeline = ranks == 'auto' and (cfg.embedded and 1 or 0) or ranks
+  if options.pipeline > 0 and cfg.plan_ngpus % options.pipeline ~= 0 then
+    fail('plan', 'policies.autodist', ('pas_config.pipeline_nstages is %d on plan_ngpus = %d '
+      .. 'devices; expected a divisor'):format(options.pipeline, cfg.plan_ngpus))
+  end
+  options.schedule = config.pipeline_scheduler
+  options.most_width, options.most_bubble = config.max_partition_degree,
+    config.max_pipeline_bubble_ratio
+  options.zero = cfg.zero and cfg.zero.level
+  options.constraints = config.partition_constraints_path
   return solve.autodist(graph, options), options
 end
 
@@ -72,26 +88,42 @@ end
 ---@param options nnscaler.AutodistOptions
 ---@return string
 function M.line(found, options)
-  local proof = found.exact and 'no plan of these cuts is faster'
-    or ('a thinned search: no plan is faster by more than %.1f %%'):format(100 * found.gap)
+  local of = 'no plan of these cuts' .. (found.zero > 0 and ' with whole weights' or '')
+  local proof = found.exact and of .. ' is faster'
+    or (of .. ' is faster by more than %.1f %%'):format(100 * found.gap)
   if found.bound then proof = proof .. ' within the limit of memory' end
-  return ('%d operators (%d distinct) on %d device(s): %.4g s a step, %s of %s a device; %s; %d '
-    .. 'partial plans in %.2f s'):format(found.calls, found.kinds, options.plan_ngpus,
-    found.cost.seconds, units.bytes(found.cost.total), units.bytes(options.memory), proof,
-    found.labels, found.space_seconds + found.search_seconds + found.check_seconds)
+  return ('%d operators (%d distinct) on %d device(s), %s: %.4g s a step, %s of %s a device; %s; '
+    .. '%d partial and %d whole plans in %.2f s'):format(found.calls, found.kinds,
+    options.plan_ngpus, found.arranged, found.cost.seconds,
+    units.bytes(found.cost.total), units.bytes(options.memory), proof,
+    found.labels, found.simulated, found.space_seconds + found.search_seconds + found.check_seconds)
 end
 
 function M.policy(graph, cfg)
   local found, options = M.search(graph.graph, cfg)
   log.info('autodist: %s', M.line(found, options))
   local nodes = graph:nodes()
+  local function nodes_of(ids)
+    local list = {}
+    for i, id in ipairs(ids) do list[i] = nodes[id + 1] end
+    return list
+  end
+  if #found.first > 0 then
+    graph:stage(nodes_of(found.first), found.devices)
+    graph:schedule(found.schedule, cfg.micro_batches, found.chunks)
+  end
   for _, cut in ipairs(found.cuts) do
-    graph:partition(nodes[cut[1] + 1], { input = cut[2], dim = cut[3] }, cfg.plan_ngpus)
+    graph:partition(nodes[cut[1] + 1], { input = cut[2], dim = cut[3] }, #found.devices[1])
   end
   graph:replicate_rest()
-  if found.sharded and not (cfg.zero and cfg.zero.level) then graph:weights 'sharded' end
+  for _, ids in ipairs(found.again) do graph:recompute(nodes_of(ids)) end
+  if not options.zero then graph:level(found.zero) end
 end
 
-M.keys = { hardware = { 'text' }, mem_constraint = { 'number', least = -1 } }
+M.keys = { hardware = { 'text', file = true }, mem_constraint = { 'number', least = -1 },
+  pipeline_nstages = { 'integer', least = 1, also = 'auto' }, pipeline_scheduler = { 'text' },
+  max_partition_degree = { 'integer', least = 1 },
+  partition_constraints_path = { 'text', file = true },
+  max_pipeline_bubble_ratio = { 'number', least = 0, most = 1 } }
 
 return setmetatable(M, { __call = function(_, graph, cfg) return M.policy(graph, cfg) end })

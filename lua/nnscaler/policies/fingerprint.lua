@@ -1,7 +1,8 @@
 --- What a policy is, as a text: where two texts are equal, the policy makes the same plan of the
 --- same graph and configuration, and need not run again. A policy counts with its source, the
---- values and functions that it sees outside of itself, and the modules that it requires; what it
---- reads from files, the environment or the clock does not.
+--- values and functions that it sees outside of itself, the modules that it requires, and the files
+--- that keys of its pas_config name (`file` in its rules); what else it reads from files, the
+--- environment or the clock does not.
 local base = require 'nnscaler._C.base'
 local policies = require 'nnscaler.policies'
 local sorted_keys = require('nnscaler.sorted').sorted_keys
@@ -109,22 +110,38 @@ function walk(value, self)
   self:refuse('a ' .. kind)
 end
 
+-- The content of the files that a policy's configuration names: ' key=hash' for each.
+local function files_of(rules, config)
+  local out = ''
+  for _, key in ipairs(sorted_keys(rules)) do
+    local path = rules[key].file and config[key]
+    if path and base.file_exists(path) == 'file' then
+      local hash = base.hash(base.file_read(path, 'policies.fingerprint'))
+      out = ('%s %s=%s'):format(out, key, hash)
+    end
+  end
+  return out
+end
+
 --- Returns the text of a policy, or nothing and what it holds that has no text.
 ---@param policy string|function as pas_policy of a job
----@return string|nil fingerprint 16 hexadecimal digits behind the policy's name
+---@param config? table pas_config
+---@return string|nil fingerprint the policy's name, of one that is no builtin a hash, and of each
+---  file that it is given its key with a hash
 ---@return string|nil reason
-function M.of(policy)
+function M.of(policy, config)
   if policies.is_plan_file(policy) then
     return 'plan ' .. base.hash(base.file_read(policy, 'plan.load'))
   end
   local f, name = policies.resolve(policy)
   local self = setmetatable({ parts = {}, files = {}, seen = {}, names = library_names(),
     count = 0 }, Walk)
-  if policies.is_builtin(policy) then return name end
+  local given = type(f) == 'table' and f.keys and files_of(f.keys, config or {}) or ''
+  if policies.is_builtin(policy) then return name .. given end
   self.names[f] = nil -- of a policy found by `require`, too, the source counts
   walk(f, self)
   if self.refused then return nil, self.refused end
-  return name .. ' ' .. base.hash(table.concat(self.parts, '\n'))
+  return name .. ' ' .. base.hash(table.concat(self.parts, '\n')) .. given
 end
 
 return M

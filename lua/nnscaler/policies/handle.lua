@@ -350,8 +350,12 @@ function Graph:weights(home, what)
     fail('usage', 'plan.weights', ("'%s' is not a home of weights; expected replicated or sharded")
       :format(tostring(home)), near and ("did you mean '%s'?"):format(near) or nil)
   end
-  self.builder:zero(home == 'sharded' and 3 or 0)
+  self:level(home == 'sharded' and 3 or 0)
 end
+
+-- What of all weights rests in shards, as compute_config.use_zero says it.
+function Graph:level(zero) self.builder:zero(self:level_of(zero)) end
+
 ---Whether the policy has partitioned, replicated or assigned the node yet.
 ---@return boolean
 function Graph:planned(node) return self.builder:planned(id_of(self, node)) end

@@ -2,9 +2,10 @@
 --- table may hold is declared as name → rule; anything else is refused with the nearest name.
 ---
 ---   { 'integer' | 'number' | 'boolean' | 'text' | 'names' | 'table' | 'any', least =, most =,
----     also = }
+---     also =, file = }
 ---
---- `also` is one more value that a key takes (pipeline_nstages = 'auto').
+--- `also` is one more value that a key takes (pipeline_nstages = 'auto'). `file`: the text may be
+--- the path of a file, whose content makes another plan (fingerprint.lua).
 local core = require 'nnscaler._C.job'
 local fail = require 'nnscaler.fail'
 local sorted_keys = require('nnscaler.sorted').sorted_keys

@@ -18,7 +18,8 @@ local units = require 'nnscaler.units'
 local M = {}
 
 M.keys = {
-  hardware = { 'text' }, rannc_costs = { 'boolean' }, partition_num = { 'integer', least = 0 },
+  hardware = { 'text', file = true }, rannc_costs = { 'boolean' },
+  partition_num = { 'integer', least = 0 },
   min_pipeline_bs = { 'integer', least = 1 }, min_partition_num = { 'integer', least = 1 },
   max_partition_num = { 'integer', least = 1 }, do_coarsening = { 'boolean' },
   dp_search_all = { 'boolean' }, limit_dev_num_pot = { 'boolean' },
@@ -268,8 +269,8 @@ local function fastest(graph, cfg, config, list, p, kept)
     local ok, result = pcall(function()
       apply(trial, cfg, config, list, found)
       local plan = trial:finish 'rannc'
-      return core.skeleton(graph.graph, { device = cfg.device, plan = plan,
-        set_mb = cfg.bucket_cap_mb, embedded = cfg.embedded }):simulate(plan, settings)
+      return core.simulate(graph.graph, { device = cfg.device, plan = plan,
+        set_mb = cfg.bucket_cap_mb, embedded = cfg.embedded }, settings)
     end)
     if ok then
       log.info('rannc: %d stage(s): %.4g s a step, %s a device', #found.stages, result.seconds,

@@ -1,0 +1,263 @@
+#include "solve/arrange.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+
+#include "base/error.h"
+
+namespace nns::solve {
+
+using lower::Schedule;
+
+namespace {
+
+size_t at(int id) {
+  return static_cast<size_t>(id);
+}
+
+// Stages as ranges of places.
+std::vector<std::pair<size_t, size_t>> ranges(size_t size, const std::vector<size_t>& begins) {
+  std::vector<std::pair<size_t, size_t>> out;
+  size_t begin = 0;
+  for (size_t next : begins) {
+    out.emplace_back(begin, next);
+    begin = next;
+  }
+  out.emplace_back(begin, size);
+  return out;
+}
+
+// Most micro-batches that a stage holds between forward and backward.
+std::vector<int> in_flight(const Schedule& schedule) {
+  std::vector<int> most(at(schedule.stages), 0);
+  for (const auto& order : schedule.orders) {
+    std::vector<int> now(at(schedule.stages), 0);
+    for (const lower::Action& action : order) {
+      if (action.kind == 'F') ++now[at(action.stage)];
+      if (action.kind == 'B') --now[at(action.stage)];
+      most[at(action.stage)] = std::max(most[at(action.stage)], now[at(action.stage)]);
+    }
+  }
+  return most;
+}
+
+double held(const Arrangement& arrangement, const Table::Stage& stage, int in_flight) {
+  return static_cast<double>(stage.resting) +
+         in_flight * (1 - arrangement.recompute) * static_cast<double>(stage.saved);
+}
+
+// Seconds of a micro-batch in a stage without messages.
+double micro(const Arrangement& arrangement, const Table::Stage& stage) {
+  return stage.forward * (1 + arrangement.recompute) + stage.backward;
+}
+
+}  // namespace
+
+std::vector<std::vector<size_t>> again(const Space& space, const Arrangement& arrangement) {
+  std::vector<std::vector<size_t>> out;
+  if (arrangement.recompute <= 0) return out;
+  const auto& segments = space.segments();
+  for (const auto& [begin, end] : ranges(space.sequence().size(), arrangement.begins)) {
+    std::vector<std::vector<size_t>> blocks;
+    for (size_t s = 0; s < segments.size(); ++s) {
+      if (!space.listed()[s]) continue;
+      const size_t stop = s + 1 < segments.size() ? segments[s + 1] : space.sequence().size();
+      std::vector<size_t> places;
+      for (size_t i = std::max(segments[s], begin); i < std::min(stop, end); ++i)
+        if (space.nodes()[i] >= 0) places.push_back(i);
+      if (!places.empty()) blocks.push_back(std::move(places));
+    }
+    const double part = arrangement.recompute * static_cast<double>(blocks.size());
+    blocks.resize(static_cast<size_t>(std::ceil(part - 1e-9)));
+    for (auto& block : blocks) out.push_back(std::move(block));
+  }
+  return out;
+}
+
+// The cuts are those of candidates, which plan::Builder allowed.
+plan::Plan plan_of(const Space& space, const Arrangement& arrangement, const std::string& policy) {
+  const Problem& problem = space.problem();
+  const int width = problem.width(), m = problem.settings.micro_batches;
+  plan::Plan plan;
+  plan.policy = policy;
+  plan.plan_ngpus = problem.plan_ngpus;
+  plan.runtime_ngpus = problem.runtime_ngpus;
+  plan.stages = static_cast<int>(arrangement.begins.size()) + 1;
+  plan.schedule = arrangement.schedule;
+  plan.micro_batches = m;
+  plan.chunks = plan.stages / problem.pipeline;
+  plan.zero.level = arrangement.zero;
+  plan.structure = space.structure();
+  const Schedule schedule =
+      lower::make_schedule(arrangement.schedule, problem.pipeline, m, plan.chunks);
+  for (const auto& ranks : schedule.placement) {
+    std::vector<int>& of = plan.stage_devices.emplace_back(at(width));
+    std::iota(of.begin(), of.end(), ranks[0] * width);
+  }
+  for (const graph::Node& node : problem.graph->nodes)
+    plan.ops.push_back({{node.module, node.op, node.ordinal}, {{-1, 0, width}}, {}});
+  for (size_t i = 0; i < space.sequence().size(); ++i) {
+    const Step& step = space.steps()[at(space.sequence()[i])];
+    if (step.kind < 0) continue;
+    const Candidate& c = space.kinds()[at(step.kind)].candidates[arrangement.candidates[i]];
+    if (c.input >= 0) plan.ops[at(space.nodes()[i])].cuts[0] = {c.input, c.dim, width};
+  }
+  int stage = 0;
+  for (size_t n = 0; n < plan.ops.size(); ++n) {
+    while (at(stage) < arrangement.begins.size() &&
+           static_cast<int>(n) >= space.nodes()[arrangement.begins[at(stage)]])
+      ++stage;
+    plan.ops[n].stage = stage;
+    plan.ops[n].devices = plan.stage_devices[at(stage)];
+  }
+  int group = 0;
+  for (const auto& block : again(space, arrangement)) {
+    for (size_t place : block) plan.ops[at(space.nodes()[place])].recompute = group;
+    ++group;
+  }
+  return plan;
+}
+
+Table::Table(const Space& space, const Trace& trace) : space_(space), sums_(1) {
+  const auto& live = space.live();
+  const Problem& problem = space.problem();
+  for (size_t i = 0; i < trace.steps.size(); ++i) {
+    const Added& step = trace.steps[i];
+    Stage sum = sums_.back();
+    sum.forward += step.forward;
+    sum.backward += step.micro - step.forward;
+    sum.once += step.seconds - problem.settings.micro_batches * step.micro;
+    sum.resting += step.resting;
+    sum.saved += step.saved;
+    sums_.push_back(sum);
+    double seconds = 0;
+    for (size_t k = 0; k < live[i].size(); ++k) {
+      const Live& l = live[i][k];
+      if (l.leaf >= 0) continue;
+      const int64_t bytes = bytes_of(space.local(l.type, trace.before[i].entries[k].made));
+      const bool across = problem.width() >= problem.on.links.devices_per_node;
+      seconds += (l.requires_grad ? 2 : 1) * cost::seconds_of(bytes, 1, across, problem.on.links);
+    }
+    message_.push_back(seconds);
+  }
+}
+
+Table::Stage Table::stage(size_t begin, size_t end) const {
+  const Stage &a = sums_[begin], &b = sums_[end];
+  return {b.forward - a.forward, b.backward - a.backward, b.once - a.once, b.resting - a.resting,
+          b.saved - a.saved};
+}
+
+std::vector<size_t> Table::places(size_t stages, const std::vector<int>& only) const {
+  std::vector<size_t> all, cheap;
+  double least = std::numeric_limits<double>::max();
+  for (size_t i = 1; i < size(); ++i) {
+    const int node = space_.nodes()[i];
+    if (node < 0) continue;
+    if (!only.empty() && !std::binary_search(only.begin(), only.end(), node)) continue;
+    all.push_back(i);
+    if (message_[i] > 0) least = std::min(least, message_[i]);
+  }
+  for (size_t i : all)
+    if (message_[i] <= 2 * least) cheap.push_back(i);
+  return cheap.size() >= 4 * stages ? cheap : all;
+}
+
+Estimate estimate(const Table& table, const Arrangement& arrangement, const Schedule& schedule) {
+  const int m = schedule.micros;
+  const auto stages = ranges(table.size(), arrangement.begins);
+  std::vector<lower::StageTimes> times;
+  std::vector<double> once(at(schedule.ranks)), bytes(at(schedule.ranks)), busy(at(schedule.ranks));
+  const std::vector<int> held_at_once = in_flight(schedule);
+  double shortest = std::numeric_limits<double>::max(), longest = 0;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    const auto [begin, end] = stages[s];
+    const Table::Stage stage = table.stage(begin, end);
+    double sent = begin > 0 ? table.message(begin) / 2 : 0;
+    sent += end < table.size() ? table.message(end) / 2 : 0;
+    const double weight = schedule.split_backward ? stage.backward / 2 : 0;
+    times.push_back({stage.forward + sent / 2,
+                     stage.forward * arrangement.recompute + stage.backward - weight + sent / 2,
+                     weight});
+    const size_t rank = at(schedule.rank_of(static_cast<int>(s), 0));
+    once[rank] += stage.once;
+    bytes[rank] += held(arrangement, stage, held_at_once[s]);
+    const double all = times[s].forward + times[s].backward + times[s].weight;
+    busy[rank] += m * all;
+    shortest = std::min(shortest, all);
+    longest = std::max(longest, all);
+  }
+  double last = 0;
+  if (stages.size() == 1) {
+    last = busy[0];
+  } else {
+    for (const auto& line : lower::time_line(schedule, times))
+      for (const lower::Timed& t : line) last = std::max(last, t.stop);
+  }
+  Estimate out;
+  out.seconds = last + *std::max_element(once.begin(), once.end());
+  out.bytes = static_cast<int64_t>(*std::max_element(bytes.begin(), bytes.end()));
+  out.bubble = last > 0 ? 1 - std::accumulate(busy.begin(), busy.end(), 0.0) /
+                                  (last * static_cast<double>(schedule.ranks))
+                        : 0;
+  out.balance = longest > 0 ? shortest / longest : 1;
+  return out;
+}
+
+std::optional<std::vector<size_t>> divide(const Table& table, const Arrangement& arrangement,
+                                          const Schedule& schedule,
+                                          const std::vector<size_t>& places,
+                                          std::optional<int64_t> memory) {
+  const size_t stages = at(schedule.stages);
+  if (places.size() + 1 < stages) return std::nullopt;
+  constexpr double kNever = std::numeric_limits<double>::max();
+  std::vector<size_t> at_place{0};
+  at_place.insert(at_place.end(), places.begin(), places.end());
+  at_place.push_back(table.size());
+  const std::vector<int> held_at_once = in_flight(schedule);
+  std::vector<int> of_rank(at(schedule.ranks), 0);  // stages that share its memory
+  for (size_t s = 0; s < stages; ++s) ++of_rank[at(schedule.rank_of(static_cast<int>(s), 0))];
+  const size_t n = at_place.size();
+  // best[s][i]: the shortest longest stage when stage s ends at place i; with equal ones, the
+  // fewest seconds of messages.
+  using Cost = std::pair<double, double>;
+  std::vector<std::vector<Cost>> best(stages, std::vector<Cost>(n, {kNever, 0}));
+  std::vector<std::vector<size_t>> from(stages, std::vector<size_t>(n, 0));
+  for (size_t s = 0; s < stages; ++s) {
+    const double most = memory ? static_cast<double>(*memory) /
+                                     of_rank[at(schedule.rank_of(static_cast<int>(s), 0))]
+                               : kNever;
+    for (size_t i = s + 1; i < n; ++i) {
+      if ((s + 1 == stages) != (i + 1 == n)) continue;
+      for (size_t j = s == 0 ? 1 : i; j-- > (s == 0 ? 0 : s);) {
+        const Cost before = s == 0 ? Cost{0, 0} : best[s - 1][j];
+        const Table::Stage stage = table.stage(at_place[j], at_place[i]);
+        // Stages that begin earlier are longer and hold more.
+        if (micro(arrangement, stage) > best[s][i].first) break;
+        if (held(arrangement, stage, held_at_once[s]) > most) break;
+        if (before.first == kNever) continue;
+        double sent = s > 0 ? table.message(at_place[j]) / 2 : 0;
+        sent += i + 1 < n ? table.message(at_place[i]) / 2 : 0;
+        const Cost cost{std::max(before.first, micro(arrangement, stage) + sent),
+                        before.second + sent};
+        if (cost < best[s][i]) {
+          best[s][i] = cost;
+          from[s][i] = j;
+        }
+      }
+    }
+  }
+  if (best[stages - 1][n - 1].first == kNever) return std::nullopt;
+  std::vector<size_t> begins;
+  size_t i = n - 1;
+  for (size_t s = stages - 1; s > 0; --s) {
+    i = from[s][i];
+    begins.push_back(at_place[i]);
+  }
+  std::reverse(begins.begin(), begins.end());
+  return begins;
+}
+
+}  // namespace nns::solve
