@@ -205,8 +205,8 @@ void add_skeleton(lua_State* L) {
                             {{"project", guarded<project>},
                              {"memory", guarded<memory>},
                              {"traffic", guarded<traffic>},
-                              {"graph", guarded<graph>},
-                              {"seen", guarded<seen>},
+                             {"graph", guarded<graph>},
+                             {"seen", guarded<seen>},
                              {"account", guarded<account>},
                              {"classes", guarded<classes>},
                              {"check", guarded<check>}});

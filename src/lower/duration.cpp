@@ -271,6 +271,8 @@ std::vector<ClassCost> class_costs(const Skeleton& skeleton, const cost::Hardwar
     ClassCost& of = out.emplace_back(ClassCost{ranks});
     of.parts = segments_of(program, on, of.spent);
     of.once = once_of(program, on, settings);
+    if (on.profile)
+      if (const auto known = on.profile->step(settings.optimizer)) of.once.update += known->seconds;
     of.memory = memory_parts(program);
     const std::set<int> weights = trained(program);
     for (size_t i = 0; i < program.parameters.size(); ++i)
@@ -330,8 +332,6 @@ StepCost step_cost(const std::vector<ClassCost>& classes, const plan::Plan& plan
   double last = 0;
   for (const auto& line : out.line)
     for (const Timed& t : line) last = std::max(last, t.stop);
-  if (on.profile)
-    if (const auto known = on.profile->step(settings.optimizer)) out.once.update += known->seconds;
   out.seconds = last + out.once.sum + out.once.update;
   return out;
 }

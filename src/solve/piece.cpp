@@ -55,12 +55,14 @@ namespace {
 // A program of one forward and one backward segment in the making.
 class Bench {
  public:
-  explicit Bench(const Target& target, bool training)
+  Bench(const Target& target, bool training, int device = 0)
       : target_(target),
-        peers_({0}, false),
+        device_(device),
+        peers_({device}, false),
         emitter_(program_, target.device, notes_),
         tape_(emitter_, training),
         exchange_(tape_, emitter_, peers_) {
+    program_.rank = device;
     program_.world = target.devices;
     program_.segments.resize(2);
     program_.segments[0].kind = SegmentKind::forward;
@@ -118,7 +120,17 @@ class Bench {
                                operands_.begin());
   }
 
+  // Whether devices pass parts on in a ring: then what they do differs, as under a causal mask.
+  bool rotates() const {
+    return std::any_of(program_.segments.begin(), program_.segments.end(), [](const Segment& of) {
+      return std::any_of(of.instrs.begin(), of.instrs.end(), [](const Instr& instr) {
+        return lower::communication_of(instr) == operators::Communication::rotate;
+      });
+    });
+  }
+
   const Target& target_;
+  const int device_;
   Program program_;
   std::vector<std::string> notes_;
   lower::Peers peers_;
@@ -129,8 +141,8 @@ class Bench {
   std::vector<int> gradients_;
 };
 
-TensorType local(const TensorType& whole, const Layout& layout) {
-  return {layout.local_shape(whole.shape, 0), whole.dtype};
+TensorType local(const TensorType& whole, const Layout& layout, int device = 0) {
+  return {layout.local_shape(whole.shape, device), whole.dtype};
 }
 
 // The call on local operands, as StageLowering makes it, and its results.
@@ -138,15 +150,15 @@ std::vector<Ref> call(Bench& bench, const graph::Graph& graph, const graph::Node
                       const Candidate& candidate, const Asked& asked) {
   lower::CallSite site{node.ordinal, node.context.grad_enabled, -1, {}, {}};
   std::vector<graph::NamedArg> args =
-      std::move(lower::args_on(graph, node, candidate.placed, 0)[0]);
+      std::move(lower::args_on(graph, node, candidate.placed, bench.device_)[0]);
   size_t i = 0;
   lower::for_each_ref(args, [&](Ref& ref) {
     const TensorType& whole = graph.value(ref).type;
     const Layout& layout = candidate.placed.inputs[i].layout;
-    const TensorType type = local(whole, layout);
+    const TensorType type = local(whole, layout, bench.device_);
     if (i == 0 && type.shape != whole.shape) {
       site.full = whole.shape;
-      for (const lower::Range& range : layout.piece(whole.shape, 0).box)
+      for (const lower::Range& range : layout.piece(whole.shape, bench.device_).box)
         site.offset.push_back(range.start);
     }
     ref = bench.operand(type, asked.needs[i]);
@@ -154,18 +166,18 @@ std::vector<Ref> call(Bench& bench, const graph::Graph& graph, const graph::Node
   });
   std::vector<TensorType> types;
   for (size_t k = 0; k < node.outputs.size(); ++k)
-    types.push_back(local(graph.value({node.outputs[k]}).type, candidate.placed.outputs[k]));
+    types.push_back(
+        local(graph.value({node.outputs[k]}).type, candidate.placed.outputs[k], bench.device_));
   bench.emitter_.set_origin({node.id, node.module, node.loc});
   auto part = lower::emit_part({graph, node, candidate.placed, bench.exchange_}, args, site,
                                bench.tape_, bench.emitter_);
   return part ? std::move(*part) : bench.tape_.apply(node.op, std::move(args), site, &types);
 }
 
-}  // namespace
-
-CallPiece make_piece(const graph::Graph& graph, const graph::Node& node, const Candidate& candidate,
-                     const Asked& asked, const Target& target) {
-  Bench bench(target, graph.training);
+// What a device does; `ring`: whether it differs from what others do.
+CallPiece piece_of(const graph::Graph& graph, const graph::Node& node, const Candidate& candidate,
+                   const Asked& asked, const Target& target, int device, bool& ring) {
+  Bench bench(target, graph.training, device);
   const std::vector<Ref> results = call(bench, graph, node, candidate, asked);
   CallPiece piece;
   for (Ref result : results) piece.results.push_back({0, true, bench.tape_.requires_grad(result)});
@@ -176,6 +188,7 @@ CallPiece make_piece(const graph::Graph& graph, const graph::Node& node, const C
   }
   bench.reverse(seeded);
   bench.finish(used);
+  ring = bench.rotates();
   const Program& program = bench.program_;
   std::vector<int> strided;
   for (size_t i = 0; i < bench.operands_.size(); ++i)
@@ -218,6 +231,20 @@ CallPiece make_piece(const graph::Graph& graph, const graph::Node& node, const C
       piece.kept += storage.bytes(root);
   }
   return piece;
+}
+
+}  // namespace
+
+CallPiece make_piece(const graph::Graph& graph, const graph::Node& node, const Candidate& candidate,
+                     const Asked& asked, const Target& target) {
+  bool ring = false;
+  CallPiece longest = piece_of(graph, node, candidate, asked, target, 0, ring);
+  for (int device = 1; ring && device < target.devices; ++device) {
+    CallPiece piece = piece_of(graph, node, candidate, asked, target, device, ring);
+    if (piece.forward.all() + piece.backward.all() > longest.forward.all() + longest.backward.all())
+      longest = std::move(piece);
+  }
+  return longest;
 }
 
 ConversionPiece make_conversion(const TensorType& whole, Code from, Code to, bool requires_grad,

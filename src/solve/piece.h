@@ -68,6 +68,8 @@ struct Target {
   const cost::Hardware* on = nullptr;
 };
 
+// Of device 0, which has the largest parts; where devices pass parts on in a ring, of the one that
+// takes longest.
 CallPiece make_piece(const graph::Graph& graph, const graph::Node& node, const Candidate& candidate,
                      const Asked& asked, const Target& target);
 ConversionPiece make_conversion(const TensorType& whole, Code from, Code to, bool requires_grad,

@@ -108,8 +108,7 @@ class Allocator final : public c10::Allocator {
  private:
   static Header* take(size_t size) {
     const int64_t limit = g_limit.load(std::memory_order_relaxed);
-    if (limit > 0 && g_count.value().live + static_cast<int64_t>(size) > limit)
-      fail_full(size);
+    if (limit > 0 && g_count.value().live + static_cast<int64_t>(size) > limit) fail_full(size);
     SizeClass fit{kNoClass, size};
     Header* header = nullptr;
     if (size <= kLargest) {

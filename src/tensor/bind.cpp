@@ -123,6 +123,7 @@ int memory(lua_State* L) {  // ([reset]) → live, peak bytes of LibTorch's memo
 int set_memory_limit(lua_State* L) {  // (bytes), 0: as much as there is
   limit_memory(static_cast<int64_t>(script::check_number(L, 1)));
   return 0;
+}
 int host_memory(lua_State* L) {  // ([reset]) → live, peak bytes of the host's memory for states
   const MemoryCount count = tensor::host_memory();
   if (lua_toboolean(L, 1) != 0) reset_host_peak();
