@@ -49,7 +49,7 @@ class Lowering {
     for (const auto& stage : stages_)
       unsent.insert(unsent.end(), stage->unsent().begin(), stage->unsent().end());
     remove_dead_calls(program, unsent);
-    if (!getenv("NOFUSE")) fuse_sums(program);
+    fuse_sums(program);
     gather_again(program);
     offload(program, offloaded(), common_.options.device);
     find_saved(program);

@@ -139,7 +139,7 @@ describe('megatron', function()
     assert.equal(2, lines(plan, 'o_proj aten::linear', 'input 0 dim 2 into 2'))
     assert.equal(2, lines(plan, 'self_attn aten::expand', 'input 0 dim 1 into 2'))
     assert.equal(0, lines(plan, 'kv_a_proj_with_mqa', 'into 2'))
-    assert.equal(2, lines(plan, 'nnscaler::experts', 'into 2'))
+    assert.equal(1, lines(plan, 'nnscaler::experts', 'into 2')) -- the first layer has none
   end)
 
   it('cuts texts over the devices that share them', function()

@@ -144,6 +144,7 @@ open(folder + "/damaged.parquet", "wb").write(damaged)
     local python = require 'tests.equivalence.pytorch.python'
     local missing = python.lacks 'pyarrow'
     if missing then
+      base.file_write(dir .. '/none.parquet', '')
       local ok, err = pcall(prepare, { out = dir .. '/x', input = { dir .. '/none.parquet' } })
       os.execute(("rm -rf '%s/x'"):format(dir))
       assert.is_false(ok)
