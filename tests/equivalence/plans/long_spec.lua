@@ -1,7 +1,6 @@
 --- Programs of any length: recurrent cells over 1,000 steps and 500 tensors alive at once train as
 --- with eager=true under every kind of plan, their programs stay short, and the time that it takes
 --- to write one grows with the number of steps, not with its square.
-local base = require 'nnscaler._C.base'
 local lines_of = require 'tests.equivalence.support.lines'
 local long = require 'tests.equivalence.plans.long_models'
 local lower = require 'nnscaler._C.lower'
@@ -19,14 +18,14 @@ local plans = {
   { name = 'pp 2', policy = 'pp', plan = 2, ranks = 2 },
 }
 
--- Seconds to trace the model, lower its graph and write the program; and the program's lines.
+-- CPU seconds to trace the model, lower its graph and write the program; and the program's lines.
 local function compiled(name, steps)
   local made = models.new(long.add(name, steps))
   made:assign_paths()
   local sample = models[('%s %d'):format(name, steps)].sample(T.generator(1))
-  local begin = base.clock()
+  local begin = os.clock()
   local text = lower.lower((trace.trace(made, { sample }))):lua()
-  return base.clock() - begin, lines_of(text)
+  return os.clock() - begin, lines_of(text)
 end
 
 for _, case in ipairs { { 'rnn', 1000 }, { 'lstm', 1000 }, { 'cat', 500 } } do
