@@ -63,6 +63,7 @@ TEST_CASE("offloaded activations give the same numbers in less memory of the dev
 
 TEST_CASE("a plan keeps what is offloaded, as text and as JSON") {
   const auto plan = plan_of(perceptrons(2), 1, true);
-  CHECK(to_text(*plan).find("h.0.fc aten::linear#0 offload: replicate 1 on 0") != std::string::npos);
+  CHECK(to_text(*plan).find("h.0.fc aten::linear#0 offload: replicate 1 on 0") !=
+        std::string::npos);
   CHECK(to_text(plan::from_json(to_json(*plan))) == to_text(*plan));
 }
