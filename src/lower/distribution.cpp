@@ -104,6 +104,17 @@ Share Distribution::share(int value) const {
   return share;
 }
 
+size_t shard_dim(const Shape& piece, int ranks) {
+  const auto padded = [&](size_t d) {
+    return static_cast<double>((piece[d] + ranks - 1) / ranks * ranks) /
+           static_cast<double>(piece[d]);
+  };
+  size_t best = 0;
+  for (size_t d = 1; d < piece.size(); ++d)
+    if (padded(d) < padded(best)) best = d;
+  return best;
+}
+
 std::optional<Shard> Distribution::shard(int value) const {
   if (const Home* known = given(value)) return known->shard;
   const plan::Plan* plan = layouts_->plan();
@@ -130,13 +141,7 @@ std::optional<Shard> Distribution::shard(int value) const {
     shard.range = {0, shard.ranks[static_cast<size_t>(shard.owner)] == me ? shard.whole : 0};
     return shard;
   }
-  // The dimension that has least to be padded; the first of equals.
-  const auto padded = [&](int64_t length) {
-    return static_cast<double>((length + n - 1) / n * n) / static_cast<double>(length);
-  };
-  for (size_t d = 1; d < local.size(); ++d)
-    if (padded(local[d]) < padded(local[static_cast<size_t>(shard.dim)]))
-      shard.dim = static_cast<int>(d);
+  shard.dim = static_cast<int>(shard_dim(local, n));
   shard.whole = local[static_cast<size_t>(shard.dim)];
   const auto at = std::find(shard.ranks.begin(), shard.ranks.end(), me) - shard.ranks.begin();
   shard.range = part_of({0, shard.whole}, static_cast<int>(at), n);

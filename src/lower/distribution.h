@@ -23,6 +23,10 @@ struct Shard {
   int64_t whole = 0;  // length of the piece's `dim`
 };
 
+// The dimension along which shards of a piece are cut: that which has least to be padded, the first
+// of equals.
+size_t shard_dim(const Shape& piece, int ranks);
+
 // Where a parameter or buffer rests on a rank.
 struct Home {
   OperandUse use;

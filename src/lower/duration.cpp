@@ -53,6 +53,15 @@ cost::Figure link(const cost::Hardware& on, Communication kind, size_t ranks, in
   return known.value_or(cost::Figure{model, cost::Origin::modelled});
 }
 
+template <class Ranks>
+cost::Figure collective(Communication kind, const TensorType& whole, const Ranks& ranks,
+                        const cost::Hardware& on) {
+  const int64_t elements = numel(whole.shape), width = size_of(whole.dtype);
+  return link(on, kind, ranks.size(), elements * width,
+              cost::collective_seconds(kind, elements, width, static_cast<int>(ranks.size()),
+                                       cost::crosses_hosts(ranks, on.links), on.links));
+}
+
 cost::Figure communicate(const Program& program, const Instr& instr, Communication kind,
                          const cost::Hardware& on) {
   const auto& links = on.links;
@@ -75,11 +84,7 @@ cost::Figure communicate(const Program& program, const Instr& instr, Communicati
   }
   const Shape& group = ranks_of(instr);
   const int slot = kind == Communication::all_gather ? instr.outs.at(0) : reads(instr).at(0);
-  const TensorType& type = program.slot(slot).type;
-  const int64_t elements = numel(type.shape), width = size_of(type.dtype);
-  return link(on, kind, group.size(), elements * width,
-              cost::collective_seconds(kind, elements, width, static_cast<int>(group.size()),
-                                       cost::crosses_hosts(group, links), links));
+  return collective(kind, program.slot(slot).type, group, on);
 }
 
 double flops_of(const Program& program, const Instr& instr) {
@@ -148,6 +153,11 @@ Work work_of(const Program& program, const Storage& storage, SegmentKind in, con
   }
   out.flops = flops_of(program, instr);
   return out;
+}
+
+double collective_seconds(Communication kind, const TensorType& whole,
+                          const std::vector<int>& ranks, const cost::Hardware& on) {
+  return collective(kind, whole, ranks, on).seconds;
 }
 
 double accumulate_seconds(const TensorType& type, const cost::Hardware& on) {

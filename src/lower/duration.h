@@ -44,6 +44,9 @@ struct Work {
   DType dtype = DType::f32;
 };
 Work work_of(const Program& program, const Storage& storage, SegmentKind kind, const Instr& instr);
+// Of a collective, by the profile where there is one; `whole` is the whole tensor.
+double collective_seconds(operators::Communication kind, const TensorType& whole,
+                          const std::vector<int>& ranks, const cost::Hardware& on);
 // Of adding a gradient of this type to that of a weight.
 double accumulate_seconds(const TensorType& type, const cost::Hardware& on);
 

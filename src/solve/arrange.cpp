@@ -4,8 +4,10 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
+#include "graph/nest.h"
 
 namespace nns::solve {
 
@@ -43,14 +45,13 @@ std::vector<int> in_flight(const Schedule& schedule) {
   return most;
 }
 
-double held(const Arrangement& arrangement, const Table::Stage& stage, int in_flight) {
-  return static_cast<double>(stage.resting) +
-         in_flight * (1 - arrangement.recompute) * static_cast<double>(stage.saved);
+double held(const Table::Stage& stage, int in_flight) {
+  return static_cast<double>(stage.resting) + in_flight * static_cast<double>(stage.saved);
 }
 
 // Seconds of a micro-batch in a stage without messages.
-double micro(const Arrangement& arrangement, const Table::Stage& stage) {
-  return stage.forward * (1 + arrangement.recompute) + stage.backward;
+double micro(const Table::Stage& stage) {
+  return stage.forward + stage.backward;
 }
 
 }  // namespace
@@ -128,6 +129,7 @@ Table::Table(const Space& space, const Trace& trace) : space_(space), sums_(1) {
     Stage sum = sums_.back();
     sum.forward += step.forward;
     sum.backward += step.micro - step.forward;
+    sum.gathers += step.gathers;
     sum.once += step.seconds - problem.settings.micro_batches * step.micro;
     sum.resting += step.resting;
     sum.saved += step.saved;
@@ -146,8 +148,8 @@ Table::Table(const Space& space, const Trace& trace) : space_(space), sums_(1) {
 
 Table::Stage Table::stage(size_t begin, size_t end) const {
   const Stage &a = sums_[begin], &b = sums_[end];
-  return {b.forward - a.forward, b.backward - a.backward, b.once - a.once, b.resting - a.resting,
-          b.saved - a.saved};
+  return {b.forward - a.forward, b.backward - a.backward, b.gathers - a.gathers,
+          b.once - a.once,       b.resting - a.resting,   b.saved - a.saved};
 }
 
 std::vector<size_t> Table::places(size_t stages, const std::vector<int>& only) const {
@@ -165,25 +167,64 @@ std::vector<size_t> Table::places(size_t stages, const std::vector<int>& only) c
   return cheap.size() >= 4 * stages ? cheap : all;
 }
 
+namespace {
+
+// Seconds of what runs again of a block: calls that backward reads from, and those before them.
+double again_seconds(const Table& table, const Arrangement& arrangement,
+                     const std::vector<size_t>& block) {
+  const Space& space = table.space();
+  std::set<int> wanted;  // nodes
+  double sum = 0;
+  for (size_t k = block.size(); k-- > 0;) {
+    const size_t place = block[k];
+    const int number = space.sequence()[place];
+    if (space.steps()[at(number)].kind < 0) continue;
+    const graph::Node& node = space.problem().graph->nodes[at(space.nodes()[place])];
+    const CallPiece& piece = space.piece(number, arrangement.candidates[place], 0);
+    const bool runs = wanted.contains(node.id) || piece.kept > 0 ||
+                      std::any_of(piece.roots.begin(), piece.roots.end(),
+                                  [](const CallPiece::Root& root) { return root.kept; });
+    const auto inputs = graph::inputs_of(node);
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const int producer = space.problem().graph->value({inputs[i]}).producer;
+      if (producer >= 0 && (runs || piece.reads[i])) wanted.insert(producer);
+    }
+    if (!runs) continue;
+    const Table::Stage step = table.stage(place, place + 1);
+    sum += step.forward - step.gathers;  // backward shares these
+  }
+  return sum;
+}
+
+}  // namespace
+
 Estimate estimate(const Table& table, const Arrangement& arrangement, const Schedule& schedule) {
   const int m = schedule.micros;
   const auto stages = ranges(table.size(), arrangement.begins);
   std::vector<lower::StageTimes> times;
   std::vector<double> once(at(schedule.ranks)), bytes(at(schedule.ranks)), busy(at(schedule.ranks));
   const std::vector<int> held_at_once = in_flight(schedule);
+  // What runs again, by stage: its forward counts twice, and it keeps nothing.
+  std::vector<Table::Stage> twice(stages.size());
+  for (const auto& block : again(table.space(), arrangement)) {
+    size_t s = 0;
+    while (block[0] >= stages[s].second) ++s;
+    twice[s].forward += again_seconds(table, arrangement, block);
+    for (size_t place : block) twice[s].saved += table.stage(place, place + 1).saved;
+  }
   double shortest = std::numeric_limits<double>::max(), longest = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
     const auto [begin, end] = stages[s];
-    const Table::Stage stage = table.stage(begin, end);
+    Table::Stage stage = table.stage(begin, end);
+    stage.saved -= twice[s].saved;
     double sent = begin > 0 ? table.message(begin) / 2 : 0;
     sent += end < table.size() ? table.message(end) / 2 : 0;
     const double weight = schedule.split_backward ? stage.backward / 2 : 0;
-    times.push_back({stage.forward + sent / 2,
-                     stage.forward * arrangement.recompute + stage.backward - weight + sent / 2,
-                     weight});
+    times.push_back(
+        {stage.forward + sent / 2, twice[s].forward + stage.backward - weight + sent / 2, weight});
     const size_t rank = at(schedule.rank_of(static_cast<int>(s), 0));
     once[rank] += stage.once;
-    bytes[rank] += held(arrangement, stage, held_at_once[s]);
+    bytes[rank] += held(stage, held_at_once[s]);
     const double all = times[s].forward + times[s].backward + times[s].weight;
     busy[rank] += m * all;
     shortest = std::min(shortest, all);
@@ -206,8 +247,7 @@ Estimate estimate(const Table& table, const Arrangement& arrangement, const Sche
   return out;
 }
 
-std::optional<std::vector<size_t>> divide(const Table& table, const Arrangement& arrangement,
-                                          const Schedule& schedule,
+std::optional<std::vector<size_t>> divide(const Table& table, const Schedule& schedule,
                                           const std::vector<size_t>& places,
                                           std::optional<int64_t> memory) {
   const size_t stages = at(schedule.stages);
@@ -235,13 +275,12 @@ std::optional<std::vector<size_t>> divide(const Table& table, const Arrangement&
         const Cost before = s == 0 ? Cost{0, 0} : best[s - 1][j];
         const Table::Stage stage = table.stage(at_place[j], at_place[i]);
         // Stages that begin earlier are longer and hold more.
-        if (micro(arrangement, stage) > best[s][i].first) break;
-        if (held(arrangement, stage, held_at_once[s]) > most) break;
+        if (micro(stage) > best[s][i].first) break;
+        if (held(stage, held_at_once[s]) > most) break;
         if (before.first == kNever) continue;
         double sent = s > 0 ? table.message(at_place[j]) / 2 : 0;
         sent += i + 1 < n ? table.message(at_place[i]) / 2 : 0;
-        const Cost cost{std::max(before.first, micro(arrangement, stage) + sent),
-                        before.second + sent};
+        const Cost cost{std::max(before.first, micro(stage) + sent), before.second + sent};
         if (cost < best[s][i]) {
           best[s][i] = cost;
           from[s][i] = j;

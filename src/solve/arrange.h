@@ -36,6 +36,7 @@ class Table {
   // What a stage of these places takes.
   struct Stage {
     double forward = 0, backward = 0;  // seconds of a micro-batch
+    double gathers = 0;                // of forward, those of weights in shards
     double once = 0;                   // of a step beside
     int64_t resting = 0, saved = 0;
   };
@@ -46,6 +47,7 @@ class Table {
   // are few. `only` leaves those that begin at one of these nodes.
   std::vector<size_t> places(size_t stages, const std::vector<int>& only) const;
   size_t size() const { return message_.size(); }
+  const Space& space() const { return space_; }
 
  private:
   const Space& space_;
@@ -66,8 +68,7 @@ Estimate estimate(const Table& table, const Arrangement& arrangement,
 
 // Divides the sequence into the stages of a schedule so that the longest stage is as short as
 // possible and every rank keeps `memory`; nothing where no division does.
-std::optional<std::vector<size_t>> divide(const Table& table, const Arrangement& arrangement,
-                                          const lower::Schedule& schedule,
+std::optional<std::vector<size_t>> divide(const Table& table, const lower::Schedule& schedule,
                                           const std::vector<size_t>& places,
                                           std::optional<int64_t> memory);
 

@@ -64,7 +64,8 @@ struct Mover::Work {
   void settle(const Space::Rest& rest) {
     added.resting += rest.bytes;
     added.seconds += rest.seconds;
-    add(rest.forward, rest.backward);
+    add(rest.forward, 0);
+    added.gathers += rest.forward;
   }
   void finish(int micro_batches) {
     added.seconds += micro_batches * micro;
@@ -91,13 +92,15 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
              : space_.conversion(live.type, pieces(entry.made), code, live.requires_grad);
   // One more contribution to the value as it was made, or to the weight.
   const auto contribute = [&] {
-    if (weight)
-      work.micro += space_.accumulate(live.type, entry.made);
-    else if (entry.has_gradient)
-      work.micro += space_.sum(live.type, entry.made);
-    else
-      entry.has_gradient = 1;
+    if (weight) {
+      const Space::Rest& rest = space_.rest(live.leaf, entry.made, zero_);
+      if (!rest.joined || !entry.has_gradient) work.micro += rest.gradient;
+      if (!rest.joined) return;
+    }
+    if (entry.has_gradient) work.micro += space_.sum(live.type, entry.made);
+    entry.has_gradient = 1;
   };
+  if (read && (piece.none || piece.view)) gather_again(work, entry, live);
   if (piece.none) {
     for (int i = 0; i < gradients; ++i) contribute();
     if (read && memory_) work.keep(entry.root);
@@ -123,6 +126,14 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
   if (read) work.keep(piece.view ? entry.root : entry.roots[code]);
 }
 
+// What backward reads of a weight in shards is gathered there too, once.
+void Mover::gather_again(Work& work, Entry& entry, const Live& live) const {
+  if (live.leaf < 0 || entry.again) return;
+  const double seconds = space_.rest(live.leaf, entry.made, zero_).again;
+  entry.again = seconds > 0;
+  work.add(0, seconds);
+}
+
 // Decides where a weight of several uses rests, or checks a further use; false where lowering would
 // have it elsewhere.
 bool Mover::settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const {
@@ -143,16 +154,12 @@ bool Mover::settle(Work& work, Entry& entry, const Live& live, Code code, bool w
   return entry.made == kWhole;
 }
 
-void Mover::read_alone(Work& work, int number, Code code, int gradients) const {
+void Mover::read_alone(Work& work, int number, Code code, int gradients, bool read) const {
   const Leaf& leaf = space_.leaves()[at(number)];
-  if (leaf.rests && code != kAddend) {
-    work.settle(space_.rest(number, code, zero_));
-    if (gradients > 0) work.micro += gradients * space_.accumulate(leaf.type, code);
-    return;
-  }
-  work.settle(space_.rest(number, kWhole, zero_));
   Entry entry = fresh();
-  use(work, entry, {leaf.type, leaf.requires_grad, 0, 1, number}, code, gradients, false);
+  entry.made = leaf.rests && code != kAddend ? code : kWhole;
+  work.settle(space_.rest(number, entry.made, zero_));
+  use(work, entry, {leaf.type, leaf.requires_grad, 0, 1, number}, code, gradients, read);
 }
 
 // Whether it is to be decided where a value rests.
@@ -217,7 +224,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     const int gradients = piece != nullptr ? piece->gradients[i] : results && step.loss[i] ? 1 : 0;
     const bool read = piece != nullptr ? piece->reads[i] : results;
     if (o.at < 0)
-      read_alone(work, o.leaf, code_at(i), gradients);
+      read_alone(work, o.leaf, code_at(i), gradients, read);
     else if (!unread)
       use(work, frontier.entries[at(o.at)], step.lives[i], code_at(i), gradients, read);
   }
@@ -300,14 +307,19 @@ std::optional<double> Mover::excess(const Frontier& a, const Frontier& b,
     const Live& l = live[i];
     // A weight that rests whole whatever comes can be read in every way that one whole now can.
     const bool free = x.made == kWhole && y.made == kWhole && (x.differs || x.first == kWhole);
+    if (x.again < y.again) most += space_.rest(l.leaf, x.made, zero_).again;
     if (x.contiguous < y.contiguous || (!free && (x.first != y.first || x.differs != y.differs ||
                                                   (x.first != kNone && x.made != y.made))))
       return std::nullopt;
     const bool weight = l.leaf >= 0;
     // A contribution to the gradient of the value as it was made.
     const auto sum = [&](const Entry& e) {
-      return weight ? space_.accumulate(l.type, e.made) : space_.sum(l.type, e.made);
+      if (!weight) return space_.sum(l.type, e.made);
+      const Space::Rest& rest = space_.rest(l.leaf, e.made, zero_);
+      return rest.joined ? space_.sum(l.type, e.made) : rest.gradient;
     };
+    if (weight && x.has_gradient < y.has_gradient)
+      most += space_.rest(l.leaf, x.made, zero_).gradient;
     // What readers in a layout cost, with and without a gradient that they give, of which all but
     // one contribution cost the same from everywhere.
     struct Cost {

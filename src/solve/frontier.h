@@ -24,7 +24,7 @@ struct Entry {
   uint8_t differs = 0;                 // … and whether another one wants another layout
   uint16_t exists = 0, gradients = 0;  // conversions by code
   uint8_t roots[kCodes];               // of conversions with memory of their own
-  uint8_t spare = 0;
+  uint8_t again = 0;                   // a weight in shards: whether backward has gathered it
 };
 static_assert(sizeof(Entry) == 22);
 
@@ -49,6 +49,7 @@ struct Added {
   int64_t saved = 0;    // bytes of a micro-batch
   double micro = 0;     // of `seconds`, those of one micro-batch
   double forward = 0;   // of `micro`, those of forward
+  double gathers = 0;   // of `forward`, those of weights in shards
 };
 
 class Mover {
@@ -78,7 +79,8 @@ class Mover {
   bool decides(const Live& live) const;
   void use(Work& work, Entry& entry, const Live& live, Code code, int gradients, bool read) const;
   bool settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const;
-  void read_alone(Work& work, int leaf, Code code, int gradients) const;
+  void read_alone(Work& work, int leaf, Code code, int gradients, bool read) const;
+  void gather_again(Work& work, Entry& entry, const Live& live) const;
 
   const Space& space_;
   bool memory_;

@@ -77,15 +77,10 @@ class Search {
         mover_(space, memory_ || limits.price * limits.in_flight > 0, limits.zero),
         live_(space.live()) {}
 
-  std::optional<Found> run() {
-    struct State {
-      double seconds = 0;
-      int64_t resting = 0, saved = 0;
-      int before = -1;
-      const Exit* exit = nullptr;
-      int64_t bytes() const { return resting + saved; }
-    };
-    std::vector<State> states{{0, memory_ ? space_.unread() : 0, 0, -1, nullptr}};
+  // From the fastest on.
+  std::vector<Found> run() {
+    std::vector<State>& states = states_;
+    states = {{0, memory_ ? space_.unread() : 0, 0, -1, nullptr}};
     std::vector<std::pair<std::string, int>> now{{Frontier{}.key(), 0}};
     const auto& segments = space_.segments();
     for (size_t s = 0; s < segments.size(); ++s) {
@@ -100,34 +95,49 @@ class Search {
         }
       }
       prune(level, live_[space_.segment_end(s)]);
-      if (given_up()) return std::nullopt;
+      if (given_up()) return {};
       now.clear();
       for (auto& row : level.rows())
         for (State& state : row.items) {
           now.emplace_back(*row.key, static_cast<int>(states.size()));
           states.push_back(state);
         }
-      if (now.empty()) return std::nullopt;
+      if (now.empty()) return {};
     }
-    int best = now[0].second;
-    for (const auto& [key, index] : now)
-      if (states[at(index)].seconds < states[at(best)].seconds) best = index;
+    std::stable_sort(now.begin(), now.end(), [&](const auto& a, const auto& b) {
+      return states[at(a.second)].seconds < states[at(b.second)].seconds;
+    });
+    std::vector<Found> out;
+    for (const auto& [key, index] : now) out.push_back(found(index));
+    return out;
+  }
+
+ private:
+  struct State {
+    double seconds = 0;
+    int64_t resting = 0, saved = 0;
+    int before = -1;
+    const Exit* exit = nullptr;
+    int64_t bytes() const { return resting + saved; }
+  };
+
+  Found found(int last) const {
+    const State& end = states_[at(last)];
     Found found;
-    found.seconds = states[at(best)].seconds;
-    found.resting = states[at(best)].resting;
-    found.saved = states[at(best)].saved;
+    found.seconds = end.seconds;
+    found.resting = end.resting;
+    found.saved = end.saved;
     found.exact = !thinned_;
     found.labels = labels_;
     found.frontiers = frontiers_;
-    for (int i = best; states[at(i)].exit != nullptr; i = states[at(i)].before) {
-      const auto& chosen = states[at(i)].exit->candidates;
+    for (int i = last; states_[at(i)].exit != nullptr; i = states_[at(i)].before) {
+      const auto& chosen = states_[at(i)].exit->candidates;
       found.candidates.insert(found.candidates.end(), chosen.rbegin(), chosen.rend());
     }
     std::reverse(found.candidates.begin(), found.candidates.end());
     return found;
   }
 
- private:
   const std::vector<Exit>& exits(size_t segment, const std::string& enter) {
     auto& known = exits_[{space_.segment_ids()[segment], enter}];
     if (!known)
@@ -248,6 +258,7 @@ class Search {
   Limits limits_;
   bool memory_;
   Mover mover_;
+  std::vector<State> states_;
   const std::vector<std::vector<Live>>& live_;
   // By number of the segment and frontier that enters.
   std::map<std::pair<int, std::string>, std::unique_ptr<std::vector<Exit>>> exits_;
@@ -258,6 +269,12 @@ class Search {
 }  // namespace
 
 std::optional<Found> search(const Space& space, const Limits& limits) {
+  auto all = Search(space, limits).run();
+  if (all.empty()) return std::nullopt;
+  return std::move(all[0]);
+}
+
+std::vector<Found> search_all(const Space& space, const Limits& limits) {
   return Search(space, limits).run();
 }
 

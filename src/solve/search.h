@@ -39,6 +39,10 @@ struct Found {
 // Nothing where no plan keeps the limit, none was found by a thinned search, or it was given up.
 std::optional<Found> search(const Space& space, const Limits& limits);
 
+// All plans that no other beats in time and in bytes, from the fastest on; none where nothing keeps
+// the limit, or the search was given up.
+std::vector<Found> search_all(const Space& space, const Limits& limits);
+
 // A plan of the space, step by step: what each adds, and what is alive before it.
 struct Trace {
   std::vector<Added> steps;

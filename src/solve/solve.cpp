@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <memory>
+#include <queue>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -22,39 +25,53 @@ double gib(int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 30);
 }
 
-// One whole plan that may be taken.
-struct Variant {
+// A whole plan that may be taken, and what it leads to. Which there are does not depend on the
+// limit of memory, so a larger limit never finds less.
+struct Node {
   std::shared_ptr<const Space> space;
+  size_t cuts = 0;  // in Planner's list
   Arrangement arrangement;
   Estimate estimate;
+  bool undivided = true;                            // its stages are divided by time alone
+  std::optional<std::vector<size_t>> further = {};  // nodes with fewer bytes, once made
+  std::optional<std::vector<size_t>> again = {};    // … those where more blocks run again
 };
 
-class Solver {
- public:
-  Solver(const Problem& problem, std::optional<int64_t> memory, const Choices& choices,
-         const std::string& policy)
-      : problem_(problem),
-        memory_(memory),
-        choices_(choices),
-        policy_(policy),
-        fold_(problem.graph) {}
+// Cuts of all calls, and what they cost at each level of shards.
+struct Cuts {
+  std::shared_ptr<const Space> space;
+  std::vector<uint8_t> candidates;
+  bool proved = false;  // no plan of one stage with whole weights is as fast and as small
+  std::vector<std::optional<Table>> tables;
+};
 
-  Solution run() {
+}  // namespace
+
+class Planner::Impl {
+ public:
+  Impl(const Problem& problem, const Choices& choices, const std::string& policy)
+      : problem_(problem), choices_(choices), policy_(policy), fold_(problem.graph) {
     for (int ranks = 1; ranks <= problem_.plan_ngpus; ++ranks)
       if (allowed(ranks)) add_pipeline(ranks);
-    if (variants_.empty() && !best_) refuse_choices();
-    std::stable_sort(variants_.begin(), variants_.end(), [](const Variant& a, const Variant& b) {
-      return a.estimate.seconds < b.estimate.seconds;
-    });
-    constexpr size_t kMost = 12, kMostInVain = 24;
-    size_t after = 0, in_vain = 0;
-    for (const Variant& v : variants_) {
-      const auto extra = extra_.find(v.space->problem().pipeline);
-      const int64_t more = extra == extra_.end() ? 0 : extra->second;
-      if (memory_ && v.estimate.bytes + more > *memory_) continue;
-      if (best_ && (after++ >= kMost || v.estimate.seconds >= out_.cost.seconds)) break;
-      if (!best_ && in_vain++ >= kMostInVain) break;
-      simulate(v);
+  }
+
+  Solution within(std::optional<int64_t> memory) {
+    memory_ = memory;
+    best_.reset();
+    tried_.clear();
+    passed_.clear();
+    out_ = Solution{};
+    out_.fastest = fastest_;
+    if (nodes_.empty()) refuse_choices();
+    queue_ = {};
+    seen_.assign(nodes_.size(), false);
+    smaller_.clear();
+    for (size_t root : roots_) push(root);
+    while (!queue_.empty()) {
+      const auto [seconds, n] = queue_.top();
+      queue_.pop();
+      if (best_ && seconds * (1 - kOff) >= out_.cost.seconds) break;
+      visit(n);
     }
     if (!best_) try_smallest();
     if (!best_) too_small();
@@ -62,11 +79,13 @@ class Solver {
   }
 
  private:
+  // How far an estimate may be above what the simulator says.
+  static constexpr double kOff = 0.02;
+
   void lap(double& sum) {
     const double before = std::exchange(start_, now());
     sum += start_ - before;
   }
-  Statistics& statistics() { return out_.report.statistics; }
 
   bool allowed(int ranks) const {
     if (choices_.pipeline != 0 ? ranks != choices_.pipeline : problem_.plan_ngpus % ranks != 0)
@@ -83,34 +102,28 @@ class Solver {
     return {plan::Zero::none, plan::Zero::slots, plan::Zero::gradients, plan::Zero::weights};
   }
 
+  // The fastest cuts of a pipeline's stages, at each level.
   void add_pipeline(int ranks) {
     Problem problem = problem_;
     problem.pipeline = ranks;
     start_ = now();
     const auto space = std::make_shared<const Space>(problem);
-    lap(statistics().space_seconds);
-    std::vector<Found> cuts;
+    lap(statistics_.space_seconds);
     for (const int zero : levels()) {
       const auto free = search(*space, {.zero = zero});
       NNS_CHECK(free, "a graph without plan");
-      lap(statistics().search_seconds);
       note(*space, *free);
-      cuts.push_back(*free);
       // Ranks share a step at best evenly: no plan of cuts of this width is faster.
       const double least = free->seconds / ranks;
-      out_.fastest = out_.fastest > 0 ? std::min(out_.fastest, least) : least;
-      if (ranks == 1) simulate_found(space, *free, zero);
+      fastest_ = fastest_ > 0 ? std::min(fastest_, least) : least;
+      for (size_t n : add_cuts(space, free->candidates, zero == plan::Zero::none))
+        roots_.push_back(n);
     }
-    if (ranks == 1 && !best_) add_smaller(space, cuts[0], cuts);
-    add_priced(*space, cuts[0], cuts);
-    std::set<std::vector<uint8_t>> known;
-    for (const Found& found : cuts)
-      if (known.insert(found.candidates).second) add_variants(space, found);
-    lap(statistics().search_seconds);
+    lap(statistics_.search_seconds);
   }
 
   void note(const Space& space, const Found& found) {
-    Statistics& s = statistics();
+    Statistics& s = statistics_;
     s.labels += found.labels;
     s.frontiers = std::max(s.frontiers, found.frontiers);
     s.calls = space.sequence().size() - 1;
@@ -119,69 +132,24 @@ class Solver {
     s.steps = space.steps().size();
     s.candidates = 0;
     for (const Kind& kind : space.kinds()) s.candidates += kind.candidates.size();
-    if (out_.report.contributors.empty()) out_.report.contributors = contributors(space);
+    if (contributors_.empty()) contributors_ = contributors(space);
     const int64_t least =
         least_resting(space, levels().back()) / std::max(1, space.problem().pipeline);
-    int64_t& known = out_.report.least_resting;
-    known = known == 0 ? least : std::min(known, least);
+    least_resting_ = least_resting_ == 0 ? least : std::min(least_resting_, least);
   }
 
-  // A plan of one stage as the search found it; returns its peak.
-  int64_t simulate_found(const std::shared_ptr<const Space>& space, const Found& found, int zero) {
-    Variant v{space, {found.candidates}, {found.seconds, 0}};
-    v.arrangement.zero = zero;
-    const bool was = best_.has_value();
-    const int64_t peak = simulate(v);
-    if (!was && best_ && zero == plan::Zero::none) exact_ = found;
-    return peak;
-  }
-
-  // Cuts that keep the limit with whole weights: exact where that is not too long.
-  void add_smaller(const std::shared_ptr<const Space>& space, const Found& free,
-                   std::vector<Found>& cuts) {
-    constexpr int kTries = 6;
-    constexpr size_t kLabels = 20'000;
-    const int zero = levels()[0];
-    Found found = free;
-    int64_t limit = *memory_, peak = simulate_found(space, found, zero);
-    for (int tries = 0; tries < kTries && !best_; ++tries) {
-      // The next plan has to keep less by as much as the peak was too high.
-      const auto priced = price(*space, found.candidates, zero);
-      NNS_CHECK(priced, "the plan that was found has no homes");
-      limit = std::min(limit, priced->resting + priced->saved - (peak - *memory_));
-      if (least_resting(*space, zero) > limit) break;
-      const auto next =
-          search(*space, {.memory = limit, .zero = zero, .labels = kLabels, .exact = true});
-      lap(statistics().search_seconds);
-      if (!next) break;
-      note(*space, *next);
-      found = *next;
-      cuts.push_back(found);
-      peak = simulate_found(space, found, zero);
-    }
-  }
-
-  // Cuts at several prices of a byte, with weights as little and as much in shards as may be.
-  void add_priced(const Space& space, const Found& free, std::vector<Found>& cuts) {
-    const auto priced = price(space, free.candidates, levels()[0]);
-    NNS_CHECK(priced, "the plan that was found has no homes");
-    const double unit =
-        free.seconds / static_cast<double>(std::max<int64_t>(1, priced->resting + priced->saved));
-    for (const int zero : std::set<int>{levels().front(), levels().back()})
-      for (const double power : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0})
-        if (auto found = search(space, {.price = unit * std::pow(10.0, power), .zero = zero})) {
-          note(space, *found);
-          cuts.push_back(std::move(*found));
-        }
-  }
-
-  void add_variants(const std::shared_ptr<const Space>& space, const Found& found) {
+  // Nodes of cuts that are not known yet, each under every schedule and level.
+  std::vector<size_t> add_cuts(const std::shared_ptr<const Space>& space,
+                               const std::vector<uint8_t>& candidates, bool proved) {
     const int ranks = space->problem().pipeline, m = problem_.settings.micro_batches;
-    std::vector<Table> tables;
+    if (!known_cuts_.insert({ranks, candidates}).second) return {};
+    std::vector<size_t> out;
+    const size_t number = cuts_.size();
+    cuts_.push_back({space, candidates, proved, {}});
     for (const int zero : levels()) {
-      const auto traced = trace(*space, found.candidates, zero);
+      const auto traced = trace(*space, candidates, zero);
       NNS_CHECK(traced, "the plan that was found has no homes");
-      tables.emplace_back(*space, *traced);
+      cuts_.back().tables.emplace_back(Table(*space, *traced));
     }
     std::vector<std::pair<std::string, int>> schedules{{"1f1b", 1}};
     if (ranks > 1) {
@@ -192,94 +160,231 @@ class Solver {
     }
     for (const auto& [name, chunks] : schedules) {
       if (choices_.schedule.empty() && chunks > 1 && m % ranks != 0) continue;
-      const lower::Schedule schedule = lower::make_schedule(name, ranks, m, chunks);
-      const auto places = tables[0].places(static_cast<size_t>(schedule.stages), choices_.begins);
-      for (size_t level = 0; level < tables.size(); ++level) {
-        const Table& table = tables[level];
-        const int zero = levels()[level];
-        for (const double recompute : {0.0, 0.25, 0.5, 0.75, 1.0}) {
-          if (recompute > 0 && !(memory_ && choices_.recompute && problem_.graph->training)) break;
-          Arrangement a{found.candidates, {}, name, chunks, zero, recompute};
-          auto begins = divide(table, a, schedule, places, memory_);
-          if (!begins && ranks > 1) begins = divide(table, a, schedule, places, {});
-          if (begins) a.begins = std::move(*begins);
-          if (schedule.stages != static_cast<int>(a.begins.size()) + 1) continue;
-          const Estimate e = estimate(table, a, schedule);
-          ++statistics().arranged;
-          const bool ample = memory_ && 4 * e.bytes <= 3 * *memory_;
-          if (e.bubble <= choices_.most_bubble) variants_.push_back({space, std::move(a), e});
-          if (ample) break;  // running more again would only take longer
+      const lower::Schedule& schedule = schedule_of(name, ranks, chunks);
+      for (size_t level = 0; level < levels().size(); ++level) {
+        Node node{space, number, {candidates, {}, name, chunks, levels()[level], 0}, {}};
+        if (ranks > 1) {
+          const Table& table = *cuts_[number].tables[level];
+          auto begins = divide(table, schedule, places_of(number, schedule.stages), std::nullopt);
+          if (!begins) continue;
+          node.arrangement.begins = std::move(*begins);
         }
+        if (const auto n = add_node(std::move(node))) out.push_back(*n);
       }
     }
+    return out;
   }
 
-  // Lowers and simulates; takes the plan where it is the best so far. Returns its peak.
-  int64_t simulate(const Variant& v) {
-    const auto [known, fresh] =
-        known_.try_emplace({v.space->problem().pipeline, v.arrangement}, int64_t{0});
+  const lower::Schedule& schedule_of(const std::string& name, int ranks, int chunks) {
+    const auto [place, fresh] = schedules_.try_emplace({name, ranks, chunks});
+    if (fresh)
+      place->second = lower::make_schedule(name, ranks, problem_.settings.micro_batches, chunks);
+    return place->second;
+  }
+
+  const lower::Schedule& schedule_of(const Node& node) {
+    return schedule_of(node.arrangement.schedule, node.space->problem().pipeline,
+                       node.arrangement.chunks);
+  }
+
+  std::vector<size_t> places_of(size_t cuts, int stages) const {
+    return cuts_[cuts].tables[0]->places(static_cast<size_t>(stages), choices_.begins);
+  }
+
+  const Table& table_of(const Node& node) const {
+    const auto all = levels();
+    const auto level = std::find(all.begin(), all.end(), node.arrangement.zero) - all.begin();
+    return *cuts_[node.cuts].tables[static_cast<size_t>(level)];
+  }
+
+  // Nothing where it is known, or waits too long.
+  std::optional<size_t> add_node(Node node) {
+    if (!known_nodes_.insert({node.space->problem().pipeline, node.arrangement}).second)
+      return std::nullopt;
+    node.estimate = estimate(table_of(node), node.arrangement, schedule_of(node));
+    ++statistics_.arranged;
+    if (node.estimate.bubble > choices_.most_bubble) return std::nullopt;
+    nodes_.push_back(std::move(node));
+    return nodes_.size() - 1;
+  }
+
+  void push(size_t n) {
+    if (seen_.size() < nodes_.size()) seen_.resize(nodes_.size(), false);
+    if (seen_[n]) return;
+    seen_[n] = true;
+    queue_.push({nodes_[n].estimate.seconds, n});
+  }
+
+  // Simulates a node that may keep the limit, and goes on to those that it leads to: in a pipeline
+  // always, since stages divided in another way may be faster, else where it does not keep it.
+  void visit(size_t n) {
+    passed_.push_back(n);
+    bool keeps = false;
+    if (!memory_ || nodes_[n].estimate.bytes <= *memory_) keeps = take(n);
+    const int ranks = nodes_[n].space->problem().pipeline;
+    if (ranks > 1)
+      for (size_t next : divided(n)) push(next);
+    if (keeps) return;
+    for (size_t next : with_more_again(n)) push(next);
+    if (smaller_.insert(ranks).second)
+      for (size_t next : smaller(n)) push(next);
+  }
+
+  // The same cuts in stages that hold less.
+  std::vector<size_t> divided(size_t n) {
+    if (nodes_[n].further) return *nodes_[n].further;
+    std::vector<size_t> out;
+    if (nodes_[n].undivided && nodes_[n].arrangement.recompute == 0) {
+      const lower::Schedule& schedule = schedule_of(nodes_[n]);
+      const auto places = places_of(nodes_[n].cuts, schedule.stages);
+      const Estimate free = nodes_[n].estimate;
+      for (const double part : {0.9, 0.8, 0.7, 0.6, 0.5}) {
+        Node node{nodes_[n].space, nodes_[n].cuts, nodes_[n].arrangement, {}, false};
+        auto begins = divide(table_of(node), schedule, places,
+                             static_cast<int64_t>(part * static_cast<double>(free.bytes)));
+        if (!begins) break;
+        node.arrangement.begins = std::move(*begins);
+        if (const auto made = add_node(std::move(node))) out.push_back(*made);
+      }
+    }
+    nodes_[n].further = out;
+    return out;
+  }
+
+  // The same with some more blocks that run again in backward.
+  std::vector<size_t> with_more_again(size_t n) {
+    if (nodes_[n].again) return *nodes_[n].again;
+    std::vector<size_t> out;
+    if (choices_.recompute && problem_.graph->training && nodes_[n].arrangement.recompute < 1) {
+      constexpr double kParts = 8;
+      Node node{nodes_[n].space, nodes_[n].cuts, nodes_[n].arrangement, {}, nodes_[n].undivided};
+      node.arrangement.recompute += 1 / kParts;
+      if (const auto made = add_node(std::move(node))) out.push_back(*made);
+    }
+    nodes_[n].again = out;
+    return out;
+  }
+
+  // Cuts of the same stages that hold less: in one stage all that no others beat, where these are
+  // not too many, and the best at several prices of a byte.
+  std::vector<size_t> smaller(size_t of) {
+    const auto space = nodes_[of].space;
+    const int ranks = space->problem().pipeline;
+    const auto [known, fresh] = of_ranks_.try_emplace(ranks);
     if (!fresh) return known->second;
+    constexpr size_t kLabels = 20'000;
+    std::vector<size_t> out;
+    const auto add = [&](const std::vector<uint8_t>& candidates, bool proved) {
+      for (size_t n : add_cuts(space, candidates, proved)) out.push_back(n);
+    };
+    start_ = now();
+    if (ranks == 1) {
+      const auto all = search_all(*space, {.memory = std::numeric_limits<int64_t>::max() / 4,
+                                           .zero = levels()[0],
+                                           .labels = kLabels,
+                                           .exact = true});
+      for (const Found& found : all) add(found.candidates, levels()[0] == plan::Zero::none);
+      if (!all.empty()) note(*space, all[0]);
+    }
+    const auto free = std::find_if(cuts_.begin(), cuts_.end(),
+                                   [&](const Cuts& cuts) { return cuts.space == space; });
+    const auto priced = price(*space, free->candidates, levels()[0]);
+    NNS_CHECK(priced, "the plan that was found has no homes");
+    const double unit = priced->seconds /
+                        static_cast<double>(std::max<int64_t>(1, priced->resting + priced->saved));
+    for (const int zero : std::set<int>{levels().front(), levels().back()})
+      for (const double power : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0})
+        if (auto found = search(*space, {.price = unit * std::pow(10.0, power), .zero = zero})) {
+          note(*space, *found);
+          add(found->candidates, false);
+        }
+    lap(statistics_.search_seconds);
+    of_ranks_[ranks] = out;
+    return out;
+  }
+
+  struct Simulated {
+    plan::Plan plan;
+    lower::StepCost cost;
+  };
+  const Simulated& simulate(size_t n) {
+    const auto [known, fresh] = simulated_.try_emplace(n);
+    if (!fresh) return *known->second;
     start_ = now();
     lower::Options options;
     options.device = problem_.device;
     options.set_bytes = problem_.settings.bucket_bytes;
-    plan::Plan plan = plan_of(*v.space, v.arrangement, policy_);
-    const lower::StepCost cost = fold_.simulate(plan, options, problem_.on, problem_.settings);
-    lap(statistics().check_seconds);
-    ++statistics().simulated;
-    out_.report.tried.push_back(
-        {describe(*v.space, v.arrangement), cost.seconds, cost.total, false, ""});
-    known->second = cost.total;
-    if (v.estimate.bytes > 0) {
-      const int64_t more = std::max<int64_t>(0, cost.total - v.estimate.bytes);
-      int64_t& least = extra_.try_emplace(v.space->problem().pipeline, more).first->second;
-      least = std::min(least, more);
-    }
-    if (memory_ && cost.total > *memory_) return cost.total;
-    if (best_ && cost.seconds >= out_.cost.seconds) return cost.total;
-    best_ = v;
-    best_tried_ = out_.report.tried.size() - 1;
-    exact_.reset();
-    out_.plan = std::move(plan);
+    known->second = std::make_unique<Simulated>();
+    Simulated& made = *known->second;
+    made.plan = plan_of(*nodes_[n].space, nodes_[n].arrangement, policy_);
+    made.cost = fold_.simulate(made.plan, options, problem_.on, problem_.settings);
+    lap(statistics_.check_seconds);
+    return made;
+  }
+
+  // Takes the plan of a node where it is the best so far; whether it keeps the limit.
+  bool take(size_t n) {
+    const Simulated& made = simulate(n);
+    tried_.push_back(n);
+    const lower::StepCost& cost = made.cost;
+    const bool keeps = !memory_ || cost.total <= *memory_;
+    if (!keeps || (best_ && cost.seconds >= out_.cost.seconds)) return keeps;
+    best_ = n;
+    out_.plan = made.plan;
     out_.cost = cost;
-    return cost.total;
+    return keeps;
   }
 
   // Where no estimate kept the limit, or its peak did not: those that hold least.
   void try_smallest() {
     constexpr size_t kMost = 8;
-    std::vector<const Variant*> order;
-    for (const Variant& v : variants_) order.push_back(&v);
-    std::stable_sort(order.begin(), order.end(), [](const Variant* a, const Variant* b) {
-      return a->estimate.bytes < b->estimate.bytes;
+    std::vector<size_t> order = passed_;
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+      return nodes_[a].estimate.bytes < nodes_[b].estimate.bytes;
     });
     if (order.size() > kMost) order.resize(kMost);
-    for (const Variant* v : order) simulate(*v);
+    for (size_t n : order)
+      if (std::find(tried_.begin(), tried_.end(), n) == tried_.end()) take(n);
   }
 
   Solution finish() {
-    out_.arranged = describe(*best_->space, best_->arrangement);
+    const Node& best = nodes_[*best_];
+    out_.arranged = describe(*best.space, best.arrangement);
     out_.searched = out_.cost.seconds;
-    if (exact_ && choices_.pipeline == 1) {
-      out_.searched = exact_->seconds;
-      out_.exact = exact_->exact;
+    if (cuts_[best.cuts].proved && choices_.pipeline == 1 && best.arrangement.recompute == 0 &&
+        best.arrangement.zero == plan::Zero::none) {
+      out_.searched = best.estimate.seconds;
+      out_.exact = true;
     } else {
       out_.gap = std::max(0.0, 1 - out_.fastest / out_.cost.seconds);
       out_.exact = out_.gap == 0;
     }
-    for (size_t i = 0; i < out_.report.tried.size(); ++i) {
-      Tried& t = out_.report.tried[i];
-      t.chosen = i == best_tried_;
+    fill_report();
+    for (Tried& t : out_.report.tried) {
       if (t.chosen) continue;
-      const bool too_large = memory_ && t.peak > *memory_;
-      out_.bound = out_.bound || (too_large && t.seconds < out_.cost.seconds);
-      if (too_large)
+      if (memory_ && t.peak > *memory_)
         t.why = fmt::format("memory: {:.2f} GiB of {:.2f}", gib(t.peak), gib(*memory_));
       else
         t.why = fmt::format("time: {:+.1f} %", 100 * (t.seconds / out_.cost.seconds - 1));
     }
-    if (choices_.report) out_.report.choices = choices(*best_->space, best_->arrangement);
+    for (size_t n : passed_)
+      out_.bound = out_.bound ||
+                   (memory_ && nodes_[n].estimate.seconds < out_.cost.seconds &&
+                    (nodes_[n].estimate.bytes > *memory_ || simulate(n).cost.total > *memory_));
+    if (choices_.report) out_.report.choices = choices(*best.space, best.arrangement);
     return std::move(out_);
+  }
+
+  void fill_report() {
+    out_.report.statistics = statistics_;
+    out_.report.statistics.simulated = tried_.size();
+    out_.report.contributors = contributors_;
+    out_.report.least_resting = least_resting_;
+    for (size_t n : tried_) {
+      const lower::StepCost& cost = simulate(n).cost;
+      out_.report.tried.push_back({describe(*nodes_[n].space, nodes_[n].arrangement), cost.seconds,
+                                   cost.total, best_ == n, ""});
+    }
   }
 
   [[noreturn]] void refuse_choices() const {
@@ -292,7 +397,8 @@ class Solver {
                 "max_pipeline_bubble_ratio");
   }
 
-  [[noreturn]] void too_small() const {
+  [[noreturn]] void too_small() {
+    fill_report();
     const auto& tried = out_.report.tried;
     const auto least = std::min_element(tried.begin(), tried.end(),
                                         [](auto& a, auto& b) { return a.peak < b.peak; });
@@ -313,28 +419,45 @@ class Solver {
                     std::ceil(gib(least->peak) * 100) / 100));
   }
 
-  const Problem& problem_;
-  const std::optional<int64_t> memory_;
-  const Choices& choices_;
-  const std::string& policy_;
-  Solution out_;
-  double start_ = 0;
-  std::vector<Variant> variants_;
+  const Problem problem_;
+  const Choices choices_;
+  const std::string policy_;
   const lower::Fold fold_;
-  // Peaks of what was simulated, by pipeline ranks.
-  std::map<std::pair<int, Arrangement>, int64_t> known_;
-  // By pipeline ranks, the least that a peak was above its estimate: what lives inside of calls.
-  std::map<int, int64_t> extra_;
-  std::optional<Variant> best_;
-  size_t best_tried_ = 0;
-  std::optional<Found> exact_;  // where the best plan is one of the search as it stands
+  double start_ = 0;
+  Statistics statistics_;
+  std::vector<Contributor> contributors_;
+  int64_t least_resting_ = 0;
+  double fastest_ = 0;
+  std::vector<Cuts> cuts_;
+  std::vector<Node> nodes_;
+  std::vector<size_t> roots_;
+  std::set<std::pair<int, std::vector<uint8_t>>> known_cuts_;
+  std::set<std::pair<int, Arrangement>> known_nodes_;
+  std::map<std::tuple<std::string, int, int>, lower::Schedule> schedules_;
+  std::map<int, std::vector<size_t>> of_ranks_;  // nodes of smaller cuts
+  std::map<size_t, std::unique_ptr<Simulated>> simulated_;
+  // Of one limit:
+  std::optional<int64_t> memory_;
+  Solution out_;
+  std::optional<size_t> best_;
+  std::vector<size_t> tried_, passed_;
+  std::vector<bool> seen_;
+  std::set<int> smaller_;  // pipeline ranks whose smaller cuts are in the queue
+  using Place = std::pair<double, size_t>;
+  std::priority_queue<Place, std::vector<Place>, std::greater<>> queue_;
 };
 
-}  // namespace
+Planner::Planner(const Problem& problem, const Choices& choices, const std::string& policy)
+    : impl_(std::make_unique<Impl>(problem, choices, policy)) {}
+Planner::~Planner() = default;
+
+Solution Planner::within(std::optional<int64_t> memory) {
+  return impl_->within(memory);
+}
 
 Solution solve(const Problem& problem, std::optional<int64_t> memory, const Choices& choices,
                const std::string& policy) {
-  return Solver(problem, memory, choices, policy).run();
+  return Planner(problem, choices, policy).within(memory);
 }
 
 }  // namespace nns::solve

@@ -1,6 +1,7 @@
 // AutoDist: the plan of a graph that takes least time on given hardware within a limit of memory.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 
@@ -33,11 +34,26 @@ struct Solution {
   Report report;
 };
 
-// The plan for `problem.plan_ngpus` devices: cuts of all calls, exact where the weights are
-// replicated over the scale units in one stage. The same cuts with weights, gradients or slots in
-// shards and, where the limit binds, with blocks that run again, and divisions into stages, are
-// estimated and the best of them simulated. The limit holds for the peak of the simulator. Throws a
-// plan Error that names what is needed and what there is where no plan keeps it.
+// Finds plans for `problem.plan_ngpus` devices: cuts of all calls, divisions into stages, weights,
+// gradients or slots in shards, and blocks that run again in backward. They are visited from the
+// fastest on by their estimates, and the simulator decides. What is visited does not depend on the
+// limit of memory, so a step never takes longer with a larger one. The limit holds for the peak of
+// the simulator.
+class Planner {
+ public:
+  Planner(const Problem& problem, const Choices& choices = {},
+          const std::string& policy = "autodist");
+  ~Planner();
+  // The best plan. Throws a plan Error that names what is needed and what there is where no plan
+  // keeps the limit, or none is as `choices` ask. What one limit made known serves the next.
+  Solution within(std::optional<int64_t> memory);
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// Of one limit.
 Solution solve(const Problem& problem, std::optional<int64_t> memory, const Choices& choices = {},
                const std::string& policy = "autodist");
 

@@ -126,13 +126,15 @@ class Space {
   // `strided`: a bit for each operand.
   const CallPiece& piece(int step, size_t candidate, uint32_t strided) const;
   const ConversionPiece& conversion(int type, Code from, Code to, bool requires_grad) const;
-  double sum(int type, Code code) const;         // seconds of adding two gradients
-  double accumulate(int type, Code code) const;  // of adding one to a weight's
+  double sum(int type, Code code) const;  // seconds of adding two gradients
   // What a leaf that rests in a layout costs, with its states in shards by a level of plan::Zero:
-  // bytes, seconds a step beside micro-batches, and of a micro-batch in forward and backward.
+  // bytes, seconds a step beside micro-batches, and of a micro-batch in forward; `again`: once in
+  // backward where that reads it; `gradient`: of each contribution to its gradient, or once of
+  // their sum where they are `joined`.
   struct Rest {
     int64_t bytes = 0;
-    double seconds = 0, forward = 0, backward = 0;
+    double seconds = 0, forward = 0, again = 0, gradient = 0;
+    bool joined = false;
   };
   const Rest& rest(int leaf, Code home, int zero) const;
   TensorType local(int type, Code code) const;
@@ -186,7 +188,7 @@ class Space {
   mutable std::unordered_map<uint64_t, const CallPiece*> of_step_;
   struct OfType {  // of one type, by codes
     std::vector<std::optional<ConversionPiece>> conversions;
-    std::vector<double> sums, accumulates;
+    std::vector<double> sums;
   };
   mutable std::vector<OfType> of_type_;
   mutable std::vector<std::vector<std::optional<Rest>>> rests_;  // by leaf, of levels by codes

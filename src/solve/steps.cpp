@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "graph/nest.h"
+#include "lower/distribution.h"
 #include "solve/space.h"
 
 namespace nns::solve {
@@ -151,7 +152,6 @@ void Space::find_segments() {
   for (OfType& of : of_type_) {
     of.conversions.resize(2 * kCodes * kCodes);
     of.sums.assign(kCodes, -1);
-    of.accumulates.assign(kCodes, -1);
   }
   rests_.assign(leaves_.size(), std::vector<std::optional<Rest>>(4 * kCodes));
 }
@@ -229,12 +229,6 @@ double Space::sum(int type, Code code) const {
   return known;
 }
 
-double Space::accumulate(int type, Code code) const {
-  double& known = of_type_[at(type)].accumulates[code];
-  if (known < 0) known = lower::accumulate_seconds(local(type, code), problem_.on);
-  return known;
-}
-
 const Space::Rest& Space::rest(int leaf, Code home, int zero) const {
   auto& known = rests_[at(leaf)][static_cast<size_t>(zero * kCodes + home)];
   if (!known) known = make_rest(leaves_[at(leaf)], home, zero);
@@ -246,8 +240,7 @@ Space::Rest Space::make_rest(const Leaf& leaf, Code home, int zero) const {
   Rest rest;
   if (!leaf.rests) return rest;
   const TensorType type = local(leaf.type, home);
-  const int64_t bytes = bytes_of(type);
-  rest.bytes = bytes;
+  rest.bytes = bytes_of(type);
   if (!leaf.trained) return rest;
   const lower::StepSettings& settings = problem_.settings;
   const cost::LinkCosts& links = problem_.on.links;
@@ -255,31 +248,39 @@ Space::Rest Space::make_rest(const Leaf& leaf, Code home, int zero) const {
   for (int u = 0; u < problem_.runtime_ngpus; u += problem_.plan_ngpus)
     for (int d = 0; d < (home == kPartial ? problem_.width() : 1); ++d) ranks.push_back(u + d);
   const int n = static_cast<int>(ranks.size());
-  if (n == 1) zero = plan::Zero::none;
-  const auto part = [&](bool sharded) { return sharded ? (bytes + n - 1) / n : bytes; };
-  rest.bytes =
-      part(zero >= plan::Zero::weights) + part(zero >= plan::Zero::gradients) +
-      static_cast<int64_t>(settings.state * static_cast<double>(part(zero >= plan::Zero::slots)));
+  if (n == 1 || type.shape.empty()) zero = plan::Zero::none;
+  TensorType part = type;  // the largest of its shards
+  if (zero > plan::Zero::none) {
+    int64_t& length = part.shape[lower::shard_dim(type.shape, n)];
+    length = (length + n - 1) / n;
+  }
+  const auto rests = [&](int level) { return zero >= level ? part : type; };
+  const TensorType gradient{rests(plan::Zero::gradients).shape, lower::gradient_dtype(type.dtype)};
+  rest.bytes = bytes_of(rests(plan::Zero::weights)) + bytes_of(gradient) +
+               static_cast<int64_t>(settings.state *
+                                    static_cast<double>(bytes_of(rests(plan::Zero::slots))));
   const bool across = cost::crosses_hosts(ranks, links);
-  const auto collective = [&](Communication kind) {
-    return cost::collective_seconds(kind, numel(type.shape), size_of(type.dtype), n, across, links);
-  };
   const lower::StepPart once = lower::step_part(type, ranks, problem_.on, settings);
-  rest.seconds = once.update / (zero >= plan::Zero::slots ? n : 1);
+  rest.seconds = lower::step_part(rests(plan::Zero::slots), ranks, problem_.on, settings).update;
   if (zero <= plan::Zero::slots) rest.seconds += once.sum;
   if (zero == plan::Zero::slots || zero == plan::Zero::gradients) {
     // Weights are gathered in sets: each pays for the part of a start that its bytes fill.
-    const double start =
-        cost::collective_seconds(Communication::all_gather, 0, 1, n, across, links);
-    const double filled =
-        std::min(1.0, static_cast<double>(bytes) / static_cast<double>(settings.bucket_bytes));
-    rest.seconds += collective(Communication::all_gather) - (1 - filled) * start;
+    const auto kind = Communication::all_gather;
+    const double start = cost::collective_seconds(kind, 0, 1, n, across, links);
+    const double filled = std::min(
+        1.0, static_cast<double>(bytes_of(type)) / static_cast<double>(settings.bucket_bytes));
+    rest.seconds += cost::collective_seconds(kind, n * numel(part.shape), size_of(type.dtype), n,
+                                             across, links) -
+                    (1 - filled) * start;
   }
-  if (zero >= plan::Zero::gradients) rest.backward += collective(Communication::reduce_scatter);
-  if (zero == plan::Zero::weights) {
-    rest.forward += collective(Communication::all_gather);
-    rest.backward += collective(Communication::all_gather);
-  }
+  const auto collective = [&](Communication kind, DType dtype) {
+    return lower::collective_seconds(kind, {type.shape, dtype}, ranks, problem_.on);
+  };
+  rest.gradient = lower::accumulate_seconds(gradient, problem_.on);
+  if (zero >= plan::Zero::gradients)
+    rest.gradient += collective(Communication::scatter_gradient, gradient.dtype);
+  rest.joined = zero == plan::Zero::weights;
+  if (rest.joined) rest.forward = rest.again = collective(Communication::all_gather, type.dtype);
   return rest;
 }
 

@@ -81,9 +81,8 @@ TEST_CASE("the division of a chain is the best of all divisions", "[solve]") {
   REQUIRE(traced);
   const Table table(space, *traced);
   const auto schedule = lower::make_schedule("1f1b", 3, 6);
-  Arrangement a{found->candidates};
   const auto places = table.places(3, {});
-  const auto begins = divide(table, a, schedule, places, std::nullopt);
+  const auto begins = divide(table, schedule, places, std::nullopt);
   REQUIRE(begins);
   const auto longest = [&](size_t x, size_t y) {
     const auto time = [&](size_t begin, size_t end) {
@@ -213,15 +212,15 @@ TEST_CASE("more memory never takes longer", "[solve]") {
       {"perceptrons", test::perceptrons(6), 4, 1}};
   for (const auto& [name, graph, devices, units] : models) {
     const auto problem = problem_of(graph, devices, units);
-    const Choices choices{.pipeline = 0};
-    const Solution free = solve::solve(problem, std::nullopt, choices);
+    Planner planner(problem, {.pipeline = 0});
+    const Solution free = planner.within(std::nullopt);
     double before = 1e300;
     int found = 0;
     for (int step = 1; step <= 12; ++step) {
       const int64_t limit = free.cost.total * (52 + 4 * step) / 100;
       INFO(name << ", " << limit << " bytes of " << free.cost.total);
       try {
-        const Solution less = solve::solve(problem, limit, choices);
+        const Solution less = planner.within(limit);
         CHECK(less.cost.total <= limit);
         CHECK(less.cost.seconds <= before * (1 + 1e-12));
         CHECK(less.cost.seconds >= free.cost.seconds * (1 - 1e-12));

@@ -17,11 +17,14 @@ namespace {
 
 using Candidates = std::vector<uint8_t>;
 
-lower::StepCost simulated(const Space& space, const Candidates& choice) {
+lower::StepCost simulated(const Space& space, const Candidates& choice, int zero = 0) {
   const Problem& problem = space.problem();
-  const plan::Plan plan = plan_of(space, {choice}, "test");
+  Arrangement arrangement{choice};
+  arrangement.zero = zero;
+  const plan::Plan plan = plan_of(space, arrangement, "test");
   lower::Options options;
   options.device = problem.device;
+  options.set_bytes = problem.settings.bucket_bytes;
   options.plan = std::make_shared<const plan::Plan>(plan);
   const lower::Skeleton skeleton(problem.graph, options);
   return lower::simulate(skeleton, plan, problem.on, problem.settings);
@@ -58,10 +61,10 @@ double count_choices(const Space& space) {
   return n;
 }
 
-void compare(const Space& space, const Candidates& choice) {
-  const auto mine = price(space, choice);
+void compare(const Space& space, const Candidates& choice, int zero = 0) {
+  const auto mine = price(space, choice, zero);
   REQUIRE(mine);
-  const lower::StepCost real = simulated(space, choice);
+  const lower::StepCost real = simulated(space, choice, zero);
   const auto same = [&] {
     return std::abs(mine->seconds - real.seconds) <= 1e-9 * real.seconds &&
            mine->resting == real.resting && mine->saved == real.saved;
@@ -89,6 +92,28 @@ TEST_CASE("a plan costs the sum of its pieces", "[solve]") {
           compare(space, random_choice(space, random));
         }
       }
+}
+
+TEST_CASE("weights in shards cost the sum of their pieces", "[solve]") {
+  std::mt19937 random(17);
+  const std::vector<std::pair<const char*, test::GraphPtr>> models = {
+      {"perceptrons", test::perceptrons(2)},
+      {"transformer", test::transformer(3)},
+      {"alike", test::alike(3)},
+      {"linears", test::linears()}};
+  for (const auto& [name, graph] : models)
+    for (const int devices : {1, 2})
+      for (const int units : {2, 4})
+        for (const int zero : {plan::Zero::slots, plan::Zero::gradients, plan::Zero::weights}) {
+          auto problem = problem_of(graph, devices, units);
+          problem.settings.bucket_bytes = 1;  // sets of one weight: what each has of a set is known
+          const Space space(problem);
+          for (int trial = 0; trial < (devices == 1 ? 1 : 4); ++trial) {
+            INFO(name << " on " << devices << " x " << units << ", ZeRO " << zero << ", trial "
+                      << trial);
+            compare(space, random_choice(space, random), zero);
+          }
+        }
 }
 
 namespace {
