@@ -61,6 +61,10 @@ function base.list_folder(path) end
 ---@return number seconds since an arbitrary moment
 function base.clock() end
 
+--- Processor time of the calling thread, which others on the machine do not lengthen.
+---@return number seconds since the thread began
+function base.thread_clock() end
+
 --- A 64-bit hash of bytes, equal on every machine.
 ---@param text string
 ---@return string digits 16 hexadecimal digits

@@ -284,6 +284,8 @@ function Skeleton:seen(rank) end
 ---@field memory nnscaler.ProgramMemory
 ---@field state integer bytes of the optimizer
 ---@field spent nnscaler.Spent[]
+---@field row integer of the time line
+---@field course integer[][] of each part there: bytes above what rests while it runs, and behind it
 
 ---@class nnscaler.StepAccount: nnscaler.StepCost
 ---@field line nnscaler.TimedAction[][] of each pipeline rank, in seconds

@@ -20,6 +20,7 @@ local M = {}
 ---@field options nnscaler.Options
 ---@field plan userdata|nil nnscaler.Plan, from the first training graph on; nil: one whole device
 ---@field sights? boolean whether somebody wants to know what slots hold (`seen`)
+---@field notes string[]|nil what the policy tells of its search, where it ran and searched
 ---@field first_graph userdata|nil the graph that the plan was made for: weights rest in its homes
 local Pipeline = {}
 Pipeline.__index = Pipeline
@@ -133,7 +134,7 @@ end
 ---@param beat? fun() called now and then
 ---@return userdata plan
 function Pipeline:ask_policy(graph, beat)
-  self.policies = self.policies + 1
+  self.policies, self.notes = self.policies + 1, nil
   return policies.run(graph, self.options.policy, self:policy_config(graph, beat))
 end
 
@@ -158,7 +159,11 @@ function Pipeline:policy_config(graph, beat)
   return { plan_ngpus = o.plan_ngpus, runtime_ngpus = o.runtime_ngpus, beat = beat,
     pas_config = o.pas_config, micro_batches = o.micro_batches, device = o.device,
     hardware = o.hardware, optimizer = o.optimizer, bucket_cap_mb = o.bucket_cap_mb,
-    zero = o.zero, embedded = o.embedded, undivided = self:undivided(graph) }
+    zero = o.zero, embedded = o.embedded, undivided = self:undivided(graph),
+    note = function(text)
+      self.notes = self.notes or {}
+      table.insert(self.notes, text)
+    end }
 end
 
 --- What a step of the plan costs on hardware; of many equal layers few are lowered.

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -90,6 +91,13 @@ int list_folder(lua_State* L) {  // (path) → sorted names
 int clock_now(lua_State* L) {  // seconds, monotonic
   const auto t = std::chrono::steady_clock::now().time_since_epoch();
   lua_pushnumber(L, std::chrono::duration<double>(t).count());
+  return 1;
+}
+// Seconds of processor time that the calling thread has taken.
+int thread_clock(lua_State* L) {
+  timespec t = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  lua_pushnumber(L, static_cast<double>(t.tv_sec) + 1e-9 * static_cast<double>(t.tv_nsec));
   return 1;
 }
 int hash_text(lua_State* L) {  // (text) → 16 hex digits
@@ -258,6 +266,7 @@ int open(lua_State* L) {
                             {"make_folder", guarded<make_folder>},
                             {"list_folder", guarded<list_folder>},
                             {"clock", guarded<clock_now>},
+                            {"thread_clock", guarded<thread_clock>},
                             {"hash", guarded<hash_text>},
                             {"is_utf8", guarded<utf8>},
                             {"json_encode", guarded<json_encode>},

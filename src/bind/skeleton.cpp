@@ -158,7 +158,15 @@ int account(lua_State* L) {
   lua_createtable(L, static_cast<int>(cost.ranks.size()), 0);
   for (size_t i = 0; i < cost.ranks.size(); ++i) {
     const lower::RankAccount& rank = cost.ranks[i];
-    lua_createtable(L, 0, 5);
+    lua_createtable(L, 0, 7);
+    lua_pushinteger(L, rank.row + 1);
+    lua_setfield(L, -2, "row");
+    lua_createtable(L, static_cast<int>(rank.course.size()), 0);
+    for (size_t j = 0; j < rank.course.size(); ++j) {
+      script::push_ints(L, {rank.course[j].top, rank.course[j].after});
+      lua_rawseti(L, -2, static_cast<int>(j + 1));
+    }
+    lua_setfield(L, -2, "course");
     lua_pushinteger(L, rank.rank);
     lua_setfield(L, -2, "rank");
     lua_pushinteger(L, rank.ranks);

@@ -188,10 +188,15 @@ StepPart step_part(const TensorType& weight, const std::vector<int>& reduce,
   double update = (3 + 2 * settings.state) / rate_of(on);
   if (on.profile)
     if (const auto known = on.profile->step(settings.optimizer)) update = known->seconds_per_byte;
-  return {cost::gradient_sum_seconds(bytes, static_cast<int>(reduce.size()),
-                                     cost::crosses_hosts(reduce, on.links), settings.bucket_bytes,
-                                     on.links),
-          update * static_cast<double>(bytes)};
+  const int ranks = static_cast<int>(reduce.size());
+  double sum = cost::gradient_sum_seconds(bytes, ranks, cost::crosses_hosts(reduce, on.links),
+                                          settings.bucket_bytes, on.links);
+  if (on.profile && ranks > 1)  // gradients share buckets: each pays for what it fills of one
+    if (const auto known =
+            on.profile->link("all_reduce", ranks, static_cast<double>(settings.bucket_bytes)))
+      sum =
+          known->seconds * static_cast<double>(bytes) / static_cast<double>(settings.bucket_bytes);
+  return {sum, update * static_cast<double>(bytes)};
 }
 
 int64_t slot_elements(const Program& program, size_t parameter) {
@@ -237,7 +242,9 @@ StepPart once_of(const Program& program, const cost::Hardware& on, const StepSet
     for (const auto kind : {Communication::all_gather, Communication::reduce_scatter})
       if (kind == Communication::all_gather || set.scatter)
         out.sum +=
-            cost::collective_seconds(kind, all, width, static_cast<int>(n), across, on.links);
+            link(on, kind, set.over.size(), all * width,
+                 cost::collective_seconds(kind, all, width, static_cast<int>(n), across, on.links))
+                .seconds;
   }
   return out;
 }
@@ -307,9 +314,10 @@ StepCost step_cost(const std::vector<ClassCost>& classes, const plan::Plan& plan
     }
     if (of.once.sum + of.once.update > out.once.sum + out.once.update) out.once = of.once;
     std::vector<Action> order;
-    if (schedule)
-      order = schedule->orders.at(
-          static_cast<size_t>(pipeline_rank(plan, of.ranks[0] % plan.plan_ngpus)));
+    if (schedule) {
+      account.row = pipeline_rank(plan, of.ranks[0] % plan.plan_ngpus);
+      order = schedule->orders.at(static_cast<size_t>(account.row));
+    }
     const Memory memory = lower::memory(of.memory, order);
     account.memory = memory;
     const auto state = static_cast<int64_t>(settings.state * static_cast<double>(of.updated));
@@ -338,6 +346,12 @@ StepCost step_cost(const std::vector<ClassCost>& classes, const plan::Plan& plan
       line.push_back({{'F', 0, i}, i * part, i * part + one.forward});
       if (backward > 0) line.push_back({{'B', 0, i}, i * part + one.forward, (i + 1) * part});
     }
+  }
+  for (size_t i = 0; i < classes.size(); ++i) {
+    std::vector<Action> order;
+    for (const Timed& part : out.line.at(static_cast<size_t>(out.ranks[i].row)))
+      order.push_back(part.action);
+    out.ranks[i].course = course(classes[i].memory, order);
   }
   double last = 0;
   for (const auto& line : out.line)

@@ -81,8 +81,10 @@ struct Spent {
 struct RankAccount {
   int rank = 0, ranks = 1;
   Memory memory = {};
-  int64_t state = 0;              // bytes of the optimizer
-  std::vector<Spent> spent = {};  // in order of stage, node, name
+  int64_t state = 0;                  // bytes of the optimizer
+  std::vector<Spent> spent = {};      // in order of stage, node, name
+  int row = 0;                        // of StepCost::line
+  std::vector<MemoryAt> course = {};  // of each part there
 };
 
 // A step of a plan.

@@ -198,6 +198,19 @@ Memory memory(const MemoryParts& of, const std::vector<Action>& order) {
   return out;
 }
 
+std::vector<MemoryAt> course(const MemoryParts& of, const std::vector<Action>& order) {
+  std::vector<MemoryAt> out;
+  int64_t now = 0;
+  for (const Action& action : order) {
+    const auto found = of.parts.find({action.stage, kind_of(action.kind)});
+    const int64_t rise = found == of.parts.end() ? 0 : found->second.rise();
+    const int64_t top = now + rise;
+    if (found != of.parts.end()) now += found->second.net;
+    out.push_back({top, now});
+  }
+  return out;
+}
+
 Memory memory(const Program& program, const std::vector<Action>& order) {
   return memory(memory_parts(program), order);
 }

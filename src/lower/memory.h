@@ -47,6 +47,13 @@ struct MemoryParts {
 };
 MemoryParts memory_parts(const Program& program);
 
+// Bytes above what rests, while a part runs and behind it.
+struct MemoryAt {
+  int64_t top = 0, after = 0;
+};
+// Of each part in this order; of a part that the rank does not have as of those before.
+std::vector<MemoryAt> course(const MemoryParts& parts, const std::vector<Action>& order);
+
 // Memory while the rank runs the parts of its stages in this order (`Schedule::orders`); without
 // one, all parts of one micro-batch after another. Throws a plan Error for a part that it does not
 // have.

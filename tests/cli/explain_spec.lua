@@ -23,13 +23,37 @@ describe('explain', function()
     for _, part in ipairs { 'configuration: policy megatron; 4 devices of a plan, 4 ranks',
       'cost sources: calls modelled, links modelled %(hardware h100', '\ndepth 1\n    param_mem ',
       'fw_span ', 'train_mem ', 'buffer_mem ', '\ndepth 2', 'param mem [%d.]+ KB',
-      'estimated minimum memory per device', 'plan analysis for stage 0 on devices %[0, 1, 2, 3%]',
+      'estimated minimum memory per device', 'search: none, the policy says all of the plan',
+      'plan analysis for stage 0 on devices %[0, 1, 2, 3%]',
       'Total computation time', 'Top 10 of calls', 'aten::[%w_]+ x 3 in [%w_]+[%w_.]*%.%*',
-      'File "', 'cut \'', 'Total communication time', 'all_reduce', 'predicted step',
-      'memory of rank', 'bytes moved by rank 0' } do
+      'File "', 'cut \'', 'comp_time [%d.]+ [mu]?s, comm_time [%d.]+ [mu]?s',
+      'Total communication time', 'all_reduce', 'Module analysis', 'depth 1',
+      'computation +%- transformer ', 'communication +%- transformer ', 'memory +%- ',
+      'predicted step', 'memory of rank', 'memory over time: the most in each 12th',
+      'bytes moved by rank 0' } do
       local _, stop = out:find(part, at)
       assert.is_truthy(stop, ('%s does not follow in:\n%s'):format(part, out))
       at = stop
+    end
+  end)
+
+  it('tells of a search, and of three plans that it did not take', function()
+    local out, code = plan 'pas_policy=autodist --hardware h100 --world 4'
+    assert.equal(0, code, out)
+    local _, count = out:gsub('\nrejected: [^\n]+ on %d device%(s%): [%d.]+ m?s a step '
+      .. '%([+-][%d.]+ %%%), [%d.]+ [KMG]?B a device: the [tm]i?[em][em]', '')
+    assert.equal(3, count, out)
+    assert.matches('\nsearch: constraints on partitions: none; ZeRO %d, the fastest of the levels\n'
+      .. 'search: %d+ operators %(%d+ distinct%)', out)
+    assert.matches('\nsearch: [%d.]+ [mu]?s priced cuts, [%d.]+ [mu]?s searched', out)
+  end)
+
+  it('shows memory over time that ends where it began and peaks at the peak', function()
+    local out = plan 'pas_policy=pp --world 2 --hardware h100 grad_accumulation_steps=4'
+    for rank = 0, 1 do
+      local course = out:match(('\n  rank %d: ([^\n]+)'):format(rank))
+      local total = out:match(('\n%d  .-([%%d.]+ [KM]B)\n'):format(rank))
+      assert.is_truthy(course and course:find(total, 1, true), out)
     end
   end)
 
@@ -112,7 +136,8 @@ describe('explain', function()
     local _, forward = page:gsub('<rect class="F"[^>]*><title>forward of', '')
     local micro = tonumber(out:match '\n%* pp +2 +1 +(%d+) ')
     assert.equal(2 * micro, forward) -- each micro-batch in both stages
-    for _, part in ipairs { 'Time line', 'Memory', 'Links', 'Alternatives', 'Plan by module',
+    for _, part in ipairs { 'Time line', 'Memory', 'Memory over time', '<polygon ', 'Links',
+      'Alternatives', 'Plan by module',
       'prefers%-color%-scheme:dark',
       'plan analysis for stage 1' } do
       assert.matches(part, page)

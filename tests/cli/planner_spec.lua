@@ -37,6 +37,17 @@ describe('plan on hardware', function()
     assert.equal('autodist', base.json_decode(base.file_read(path)).policy)
   end)
 
+  it('warns of a plan that was made for other hardware', function()
+    local path = folder .. '/elsewhere.json'
+    local out, code = plan('pas_policy=dp --hardware h100 --world 2 --plan-out ' .. path)
+    assert.equal(0, code, out)
+    out, code = shell.nnscaler(('plan %s --world 2 pas_policy=%s 2>&1'):format(job, path))
+    assert.equal(0, code, out)
+    assert.matches("elsewhere.json was made for hardware 'h100'; it is used on 'cpu'", out)
+    out = shell.nnscaler(('plan %s --world 2 --hardware h100 pas_policy=%s 2>&1'):format(job, path))
+    assert.no.matches('was made for hardware', out)
+  end)
+
   it('gives the same plan again', function()
     local texts = {}
     for i = 1, 2 do
@@ -128,5 +139,7 @@ describe('plan on hardware', function()
     assert.equal(1, code, out)
     assert.matches('no plan of 1 device%(s%) keeps 0.00 GiB a device; weights, gradients and '
       .. 'optimizer state take', out)
+    assert.matches('what would fit instead: %-%-world 16: [%d.]+ KB a device; micro_batch_size: '
+      .. 'not with 1\n', out)
   end)
 end)

@@ -16,11 +16,32 @@ local function profile() return base.json_decode(base.file_read(folder .. '/nnsc
 describe('nnscaler profile', function()
   teardown(remove)
 
-  it('says that there is none yet', function()
-    local out, code = with_cache('plan ' .. job .. ' --world 1 --hardware measured')
-    assert.equal(2, code)
-    assert.matches('this machine has no profile', out)
-    assert.matches('hint: measure this machine: nnscaler profile', out)
+  it('measures what a plan on this machine needs and nobody has measured', function()
+    local out, code = with_cache('plan ' .. job .. ' --world 2 pas_policy=dp --hardware measured')
+    assert.equal(0, code, out)
+    assert.matches('Measuring this machine and calls of the job on %d rank%(s%), at most 20 s: '
+      .. '%[cost.profile%] this machine has no profile', out)
+    for device = 0, 1 do
+      assert.matches(('device %d finished profiling %%d+ calls'):format(device), out)
+    end
+    assert.is_true(tonumber(out:match '(%d+) %% modelled') <= 10, out)
+    out = with_cache('plan ' .. job .. ' --world 2 pas_policy=dp --hardware measured')
+    assert.no.matches('Measuring', out)
+    out, code = with_cache('run ' .. job .. ' -n 2 pas_policy=autodist '
+      .. 'pas_config.hardware=measured pas_config.re_profile=true max_train_steps=1 '
+      .. 'checkpoint.no_save=true gen_savedir=' .. folder .. '/found')
+    assert.equal(0, code, out)
+    assert.matches('at most 20 s: pas_config.re_profile', out)
+    assert.matches('Report of the plan:\nconfiguration: policy autodist', out)
+  end)
+
+  it('names what it could not measure, and says what is used instead', function()
+    local out, code = shell.nnscaler('plan tests/cli/jobs/broken_call.lua --world 1 '
+      .. 'pas_policy=dp --hardware measured 2>&1', ('XDG_CACHE_HOME=%s/other'):format(folder))
+    assert.equal(0, code, out)
+    assert.matches('aten::embedding', out)
+    assert.matches('could not be measured .- figures are modelled', out)
+    assert.matches('cost sources: calls modelled, links modelled', out)
   end)
 
   it('measures calls of a job and links on two ranks', function()
@@ -75,21 +96,21 @@ describe('nnscaler profile', function()
     end
   end)
 
-  it('is not used on another host, under another version, or damaged', function()
+  it('is said and measured anew on another host, under another version, or damaged', function()
     local path = folder .. '/nnscaler/profile.json'
     local text = base.file_read(path, 'test')
     local function said(what, by)
       base.file_write(path, (text:gsub(what, by, 1)), 'test')
       local out, code = with_cache('plan ' .. job .. ' --world 2 --hardware measured')
-      return out, code
+      assert.equal(0, code, out)
+      assert.matches('device 0 finished profiling', out)
+      return out
     end
-    assert.matches("is of another host, 'elsewhere'", (said('"host":"[^"]*"',
-      '"host":"elsewhere"')))
-    assert.matches("is of another version, '0.0.1'", (said('"version": "[^"]*"',
-      '"version": "0.0.1"')))
-    local out, code = said('"seconds":', '"second":')
-    assert.equal(1, code, out)
-    assert.matches('measure anew: nnscaler profile', out)
+    assert.matches("is of another host, 'elsewhere'", said('"host":"[^"]*"',
+      '"host":"elsewhere"'))
+    assert.matches("is of another version, '0.0.1'", said('"version": "[^"]*"',
+      '"version": "0.0.1"'))
+    assert.matches('Measuring this machine .-: %[cost.profile%]', said('"seconds":', '"second":'))
   end)
 
   it('refuses what it cannot measure', function()

@@ -131,6 +131,14 @@ TEST_CASE("a step is priced by a profile as far as it goes", "[cost]") {
   CHECK(cost.forward.all() + cost.backward.all() == Approx(2e-3 * static_cast<double>(calls)));
   CHECK(cost.forward.by_origin[0] + cost.backward.by_origin[0] ==
         Approx(2e-3 * static_cast<double>(calls)));
+  // Memory over time has the peak, and nothing of a micro-batch stays.
+  for (const lower::RankAccount& rank : cost.ranks) {
+    REQUIRE(rank.course.size() == cost.line.at(static_cast<size_t>(rank.row)).size());
+    int64_t most = 0;
+    for (const lower::MemoryAt& at : rank.course) most = std::max(most, at.top);
+    CHECK(most == rank.memory.peak);
+    CHECK(rank.course.back().after == 0);
+  }
 }
 
 TEST_CASE("what is no profile is refused", "[cost]") {

@@ -194,6 +194,62 @@ local function binding(row, memory)
     100 * cost.total / memory, units.bytes(memory))
 end
 
+-- Where a plan spends more than the best one, most first.
+local function dearer(row, best)
+  local function parts(of)
+    local cost, micro = of.cost, of.micro_batches
+    local ranks = #of.line.plan:info().stages / of.line.plan:info().chunks
+    local list = { calls = micro * (cost.forward + cost.backward - cost.communication) / ranks,
+      ['communication inside'] = micro * cost.communication / ranks,
+      ['sums of gradients'] = cost.sums, ['updates of weights'] = cost.update }
+    list['waiting in the pipeline'] = cost.seconds - list.calls - list['communication inside']
+      - cost.sums - cost.update
+    return list
+  end
+  local mine, theirs, rows, text = parts(row), parts(best), {}, {}
+  for name, value in sorted_pairs(mine) do
+    rows[#rows + 1] = { name = name, more = value - theirs[name] }
+  end
+  table.sort(rows, function(a, b)
+    if a.more ~= b.more then return a.more > b.more end
+    return a.name < b.name
+  end)
+  for _, part in ipairs(rows) do
+    if part.more > 1e-3 * best.cost.seconds and #text < 2 then
+      text[#text + 1] = ('%s %s more'):format(part.name, seconds(part.more))
+    end
+  end
+  return #text > 0 and table.concat(text, ', ') or 'by little everywhere'
+end
+
+-- Whether a plan is the best one under another name.
+local function same(row, best)
+  return row.width == best.width and row.cost.total == best.cost.total
+    and math.abs(row.cost.seconds / best.cost.seconds - 1) < 1e-9
+end
+
+--- The three other plans that come nearest, with what each costs and why it was not taken.
+---@param found table what `plans` gave
+---@return string[]
+function M.rejected(found)
+  local rows, best, out = {}, found.best, {}
+  for _, row in ipairs(found.rows) do
+    if row ~= best and row.cost and not same(row, best) then rows[#rows + 1] = row end
+  end
+  table.sort(rows, function(a, b) return a.cost.seconds < b.cost.seconds end)
+  for i = 1, math.min(3, #rows) do
+    local row = rows[i]
+    local over = row.cost.total > found.memory
+    out[i] = ('%s on %d device(s): %s a step (%+.1f %%), %s a device: %s'):format(row.name,
+      row.width, seconds(row.cost.seconds), 100 * (row.cost.seconds / best.cost.seconds - 1),
+      units.bytes(row.cost.total), over and ('the memory binds, %s is %s too little'):format(
+        units.bytes(found.memory), units.bytes(row.cost.total - found.memory))
+        or row.cost.seconds < best.cost.seconds and 'it is faster, and not what was asked for'
+        or 'the time binds, ' .. dearer(row, best))
+  end
+  return out
+end
+
 --- The comparison as text.
 ---@param found table what `plans` gave
 ---@return string
@@ -229,6 +285,7 @@ function M.text(found)
   else
     add 'none of the others fits'
   end
+  for _, text in ipairs(M.rejected(found)) do add('rejected: %s', text) end
   add 'calls and communication follow one another in these figures: nothing overlaps'
   return table.concat(out, '\n')
 end

@@ -1,7 +1,8 @@
 --- A report of a plan as one page without anything from elsewhere: the predicted time line, memory
 --- of each class of ranks by kind, bytes moved, what else was priced, and the report as text; light
 --- and dark as the reader's system is.
-local explain = require 'nnscaler.commands.explain'
+local course = require 'nnscaler.explain.memory'
+local explain = require 'nnscaler.explain'
 local format = require 'nnscaler.format'
 local traffic = require 'nnscaler.runtime.traffic'
 local units = require 'nnscaler.units'
@@ -19,7 +20,7 @@ text-align:right}td:first-child,th:first-child{text-align:left}
 pre{overflow:auto;font-size:12px;border:1px solid var(--line);padding:1rem}
 svg{width:100%;height:auto}svg text{font:11px system-ui,sans-serif;fill:currentColor}
 .F{fill:var(--f)}.B{fill:var(--b)}.W{fill:var(--w)}.S{fill:var(--s)}.I{fill:var(--i)}
-.scroll{overflow-x:auto}]]
+.scroll{overflow-x:auto}.key i{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 1em}]]
 
 local entities = { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ['"'] = '&quot;' }
 
@@ -30,9 +31,9 @@ function M.escape(text) return (tostring(text):gsub('[&<>"]', entities)) end
 
 local kWide, kRow, kLeft = 1000, 22, 70
 
-local function rect(class, x, y, width, title)
+local function rect(class, x, y, width, title, height)
   return ('<rect class="%s" x="%.2f" y="%d" width="%.2f" height="%d"><title>%s</title></rect>')
-    :format(class, x, y, width, kRow - 4, M.escape(title))
+    :format(class, x, y, width, height or kRow - 4, M.escape(title))
 end
 
 local function label(x, y, text)
@@ -42,6 +43,15 @@ end
 local function picture(rows, lines)
   return ('<svg viewBox="0 0 %d %d" role="img">%s</svg>'):format(kWide + kLeft + 90,
     rows * kRow + 4, table.concat(lines, '\n'))
+end
+
+-- Words with the colours that stand for them.
+local function key(parts)
+  local out = {}
+  for i, part in ipairs(parts) do
+    out[i] = ('<i style="background:var(--%s)"></i>%s'):format(part[1], part[2])
+  end
+  return '<p class="key">' .. table.concat(out) .. '</p>'
 end
 
 local names = { F = 'forward', B = 'backward', W = 'gradients of weights' }
@@ -88,6 +98,40 @@ local function memory(account)
   return picture(#account.ranks, out)
 end
 
+-- What each class of ranks holds over the time of a step: a line over what rests.
+local function curves(account)
+  local out, last, most, kHigh = {}, account.seconds, 1, 90
+  for _, rank in ipairs(account.ranks) do
+    most = math.max(most, rank.memory.total + rank.state)
+  end
+  for r, rank in ipairs(account.ranks) do
+    local base = (r - 1) * (kHigh + 14) + kHigh
+    local rest = rank.memory.total - rank.memory.peak + rank.state
+    local function point(at, bytes)
+      return ('%.2f,%.2f'):format(kLeft + kWide * at / last, base - (kHigh - 6) * bytes / most)
+    end
+    local points, held = { ('%.2f,%d'):format(kLeft, base), point(0, rest) }, rest
+    for _, part in ipairs(course.course(account, rank)) do
+      for _, corner in ipairs { { part.start, held }, { part.start, part.top },
+        { part.stop, part.top }, { part.stop, part.after } } do
+        points[#points + 1] = point(corner[1], corner[2])
+      end
+      held = part.after
+    end
+    points[#points + 1] = point(last, held)
+    points[#points + 1] = ('%.2f,%d'):format(kLeft + kWide, base)
+    out[#out + 1] = label(0, base - 4, ('rank %d'):format(rank.rank))
+    out[#out + 1] = ('<polygon class="S" points="%s"><title>rank %d: %s at most</title></polygon>')
+      :format(table.concat(points, ' '), rank.rank, units.bytes(rank.memory.total + rank.state))
+    out[#out + 1] = rect('F', kLeft, base - (kHigh - 6) * rest / most, kWide,
+      ('what rests: %s'):format(units.bytes(rest)), 2)
+    out[#out + 1] = label(kLeft + kWide + 4, base - kHigh + 14, units.bytes(rank.memory.total
+      + rank.state))
+  end
+  return ('<svg viewBox="0 0 %d %d" role="img">%s</svg>'):format(kWide + kLeft + 90,
+    #account.ranks * (kHigh + 14) + 4, table.concat(out, '\n'))
+end
+
 local function row(cells, cell)
   local out = {}
   for i, text in ipairs(cells) do
@@ -129,11 +173,16 @@ function M.page(e, comparison, report)
   add('<h1>Plan of %s</h1>', name)
   add('<p>Predicted step %s, at most %s a device.</p>', format.seconds(e.account.seconds),
     units.bytes(e.account.total))
-  add('<h2>Time line</h2>\n<p>Forward, backward, gradients of weights; then sums and updates.</p>')
+  add('<h2>Time line</h2>\n%s', key { { 'f', 'forward' }, { 'b', 'backward' },
+    { 'w', 'gradients of weights apart' }, { 's', 'sums and updates' } })
   out[#out + 1] = time_line(e.account)
-  add('<h2>Memory</h2>\n<p>Weights, gradients, optimizer, buffers, activations at the peak; one '
-    .. 'row for ranks that hold the same.</p>')
+  add('<h2>Memory</h2>\n%s\n<p>One row for ranks that hold the same.</p>', key { { 'f', 'weights' },
+    { 'b', 'gradients' }, { 'w', 'optimizer' }, { 'i', 'buffers' },
+    { 's', 'activations at the peak' } })
   out[#out + 1] = memory(e.account)
+  add('<h2>Memory over time</h2>\n<p>What a rank holds while a step runs; the line is what '
+    .. 'rests.</p>')
+  out[#out + 1] = curves(e.account)
   add '<h2>Links</h2>'
   out[#out + 1] = links(e)
   if comparison then

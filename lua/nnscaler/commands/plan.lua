@@ -1,9 +1,8 @@
 --- `nnscaler plan`: shows the plan of a job and the time line of its schedule.
-local autodist = require 'nnscaler.policies.autodist'
 local base = require 'nnscaler._C.base'
 local chrome_trace = require 'nnscaler.commands.chrome_trace'
 local compare = require 'nnscaler.commands.compare'
-local explain = require 'nnscaler.commands.explain'
+local explain = require 'nnscaler.explain'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.format'
 local html = require 'nnscaler.commands.html'
@@ -16,7 +15,6 @@ local policies = require 'nnscaler.policies'
 local run = require 'nnscaler.commands.run'
 local sample_of = require 'nnscaler.runtime.sample'
 local setup = require 'nnscaler.trainer.setup'
-local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local sources = require 'nnscaler.source'
 local timeline = require 'nnscaler.plot.timeline'
 local trainer = require 'nnscaler.trainer'
@@ -66,24 +64,7 @@ function M.make(job, world, hardware)
   else
     line:use_plan(graph, line:ask_policy(graph))
   end
-  return line, text, M.priced(line, graph)
-end
-
--- What a report is made from: the plan, and the whole model on one device, on the same hardware.
-function M.priced(line, graph)
-  local settings = autodist.settings(graph, line:policy_config(graph))
-  local fields = {}
-  for key, value in sorted_pairs(line.options) do fields[key] = value end
-  fields.policy, fields.pas_config, fields.plan_ngpus, fields.runtime_ngpus = 'dp', {}, 1, 1
-  fields.micro_batches, fields.whole = 1, false
-  local alone = pipeline.new(line.source, options.new(fields))
-  alone:use_plan(graph, alone:ask_policy(graph))
-  local once = {}
-  for key, value in sorted_pairs(settings) do once[key] = value end
-  once.micro_batches = 1
-  return { graph = graph, line = line, settings = settings,
-    account = line:account(graph, line.plan, settings),
-    whole = alone:account(graph, alone.plan, once) }
+  return line, text, explain.of(line, graph)
 end
 
 --- The schedule of a plan, drawn, with a part of each kind taking one unit of time.
@@ -144,6 +125,18 @@ function M.sweep(opts)
   return 0
 end
 
+--- Has this machine measured where a plan is for it; the hardware that the plan is then for.
+---@param opts { job: string, changes: string[], hardware?: string }
+---@param job nnscaler.Job
+---@param world integer|nil
+---@return string|nil hardware
+function M.filled(opts, job, world)
+  local named = opts.hardware or (job.pas_config or {}).hardware
+  if named ~= 'measured' then return opts.hardware end
+  local measured = require('nnscaler.commands.missing').fill(opts, job, world or 1)
+  return measured and opts.hardware or not measured and 'cpu' or nil
+end
+
 --- Prints plan and schedule; returns the exit code.
 ---@param opts nnscaler.plan.Opts
 ---@return integer
@@ -151,7 +144,16 @@ function M.run(opts)
   if opts.sweep then return M.sweep(opts) end
   local other = opts.diff and plans.from_json(base.file_read(opts.diff, 'plan.diff'))
   local job = run.load(opts)
-  local line, comparison, priced = M.make(job, opts.world, opts.hardware)
+  local hardware = M.filled(opts, job, opts.world)
+  local ok, line, comparison, priced = pcall(M.make, job, opts.world, hardware)
+  if not ok then
+    local relax = require 'nnscaler.commands.relax'
+    if relax.about(line) then
+      line.hint = (line.hint and line.hint .. '; ' or '') .. relax.text(opts, opts.world or 1,
+        hardware)
+    end
+    error(line, 0)
+  end
   local plan = line.plan
   if opts.why then
     print(why.text(priced, opts.why))
@@ -184,7 +186,8 @@ function M.run(opts)
     print(('trace of the predicted step written to %s'):format(opts.trace))
   end
   if opts.plan_out then
-    base.file_write(opts.plan_out, plan:json(), 'plan.write')
+    base.file_write(opts.plan_out, policies.text_for(plan, priced.settings.hardware),
+      'plan.write')
     print(('plan written to %s'):format(opts.plan_out))
   end
   return 0

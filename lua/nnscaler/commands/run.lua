@@ -124,6 +124,19 @@ local function check_record(opts, loaded)
   require('nnscaler.verify.record').refuse(loaded, 'cli.run')
 end
 
+--- Has this machine measured where the job's plan is for it. What could not be is modelled: the
+--- plan is then for the machine that 'cpu' describes.
+---@param opts nnscaler.run.Opts
+---@param loaded nnscaler.Job
+---@param count integer
+function M.fill(opts, loaded, count)
+  if (loaded.pas_config or {}).hardware ~= 'measured' then return end
+  if not require('nnscaler.commands.missing').fill(opts, loaded, count) then
+    opts.changes[#opts.changes + 1] = 'pas_config.hardware=cpu'
+    loaded.pas_config.hardware = 'cpu'
+  end
+end
+
 --- Trains; returns the exit code.
 ---@param opts nnscaler.run.Opts
 ---@return integer
@@ -143,6 +156,7 @@ function M.run(opts)
       'torchrun has --max-restarts of its own; set checkpoint.resume_from=last with it')
   end
   check_record(opts, loaded)
+  if launch.read().launcher == 'none' then M.fill(opts, loaded, count) end
   if count == 1 and not opts.max_restarts then
     M.train(loaded, opts)
     ranks.finish()

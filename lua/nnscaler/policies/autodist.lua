@@ -2,13 +2,15 @@
 --- memory, found by the solver (src/solve). Slots, gradients and weights rest in shards, and blocks
 --- run again in backward, where that is faster or nothing else fits.
 ---
---- `pas_config`: hardware ('cpu'; a known machine or the path of a description), mem_constraint
+--- `pas_config`: hardware ('cpu'; a known machine, 'measured' or the path of a description),
+--- re_profile (measures this machine anew), mem_constraint
 --- (GiB a device; -1: 80 % of the hardware's memory); pipeline_nstages (1; pipeline ranks, 'auto':
 --- the best divisor of plan_ngpus), pipeline_scheduler (the best of 1f1b, 1f1b_interleaved, zb_h1),
 --- max_partition_degree (most devices of a stage, for 'auto'), max_pipeline_bubble_ratio (most of a
 --- step that pipeline ranks may wait), partition_constraints_path (YAML: which cuts operators may
 --- have).
 local fail = require 'nnscaler.fail'
+local format = require 'nnscaler.format'
 local log = require('nnscaler.log').logger 'nnscaler.policies'
 local optim = require 'nnscaler.optim'
 local slots = require 'nnscaler.optim.slots'
@@ -99,9 +101,21 @@ function M.line(found, options)
     found.labels, found.simulated, found.space_seconds + found.search_seconds + found.check_seconds)
 end
 
+-- Statistics of the search, for a report.
+local function tell(found, options, note)
+  note(('constraints on partitions: %s; ZeRO %s'):format(options.constraints or 'none',
+    options.zero and options.zero .. ', as the job says'
+    or found.zero .. ', the fastest of the levels'))
+  note(M.line(found, options))
+  note(('%s priced cuts, %s searched, %s simulated what was found'):format(
+    format.seconds(found.space_seconds), format.seconds(found.search_seconds),
+    format.seconds(found.check_seconds)))
+end
+
 function M.policy(graph, cfg)
   local found, options = M.search(graph.graph, cfg)
   log.info('autodist: %s', M.line(found, options))
+  if cfg.note then tell(found, options, cfg.note) end
   local nodes = graph:nodes()
   local function nodes_of(ids)
     local list = {}
@@ -120,7 +134,8 @@ function M.policy(graph, cfg)
   if not options.zero then graph:level(found.zero) end
 end
 
-M.keys = { hardware = { 'text', file = true }, mem_constraint = { 'number', least = -1 },
+M.keys = { hardware = { 'text', file = true }, re_profile = { 'boolean' },
+  mem_constraint = { 'number', least = -1 },
   pipeline_nstages = { 'integer', least = 1, also = 'auto' }, pipeline_scheduler = { 'text' },
   max_partition_degree = { 'integer', least = 1 },
   partition_constraints_path = { 'text', file = true },

@@ -7,6 +7,7 @@ local fail = require 'nnscaler.fail'
 local handle = require 'nnscaler.policies.handle'
 local keys = require 'nnscaler.policies.keys'
 local list = require 'nnscaler.policies.list'
+local log = require('nnscaler.log').logger 'nnscaler.policies'
 local recompute = require 'nnscaler.policies.recompute'
 
 local M = {}
@@ -22,6 +23,28 @@ end
 
 local function read_plan(path, ...)
   return core.from_json(base.file_read(path, 'plan.load'), ...)
+end
+
+--- The text of a plan's file, with the hardware that it was made for.
+---@param plan userdata nnscaler.Plan
+---@param hardware string|nil
+---@return string
+function M.text_for(plan, hardware)
+  local text = plan:json()
+  if not hardware then return text end
+  return (text:gsub('^{', function() return ('{"hardware":%s,'):format(base.json_encode(hardware))
+  end))
+end
+
+-- What is fast on one machine may not be on another, nor fit.
+local function compare_hardware(path, cfg)
+  local made = base.json_decode(base.file_read(path, 'plan.load')).hardware
+  if not made then return end
+  local on_cpu = (cfg.device or 'cpu'):match '^%a+' == 'cpu'
+  local here = cfg.hardware or on_cpu and (made == 'measured' and made or 'cpu')
+  if not here and made ~= 'cpu' or here == made then return end
+  log.warning("the plan of %s was made for hardware '%s'; it is used on '%s'", path, made,
+    here or cfg.device)
 end
 
 -- A plan says itself what rests in shards.
@@ -108,6 +131,7 @@ end
 ---@field runtime_ngpus integer ranks; a multiple of plan_ngpus
 ---@field pas_config table keys of the policy
 ---@field beat? fun() to be called now and then in long work: other ranks wait
+---@field note? fun(text: string) takes what a report says of the search
 ---@field micro_batches integer micro-batches of a unit a step
 ---@field device? string that programs are made for
 ---@field hardware? string that the plan is for, where the command line says it
@@ -128,6 +152,7 @@ function M.run(graph, policy, cfg)
     local plan = read_plan(policy, cfg.plan_ngpus, cfg.runtime_ngpus)
     plan:match(graph)
     check_zero(plan, cfg.zero)
+    compare_hardware(policy, cfg)
     return plan
   end
   local fn, name = M.resolve(policy)

@@ -321,6 +321,11 @@ function M.find(graph, cfg)
   log.info('Available device memory: %.0f', p.limit)
   log.info 'Starting model partitioning ...'
   local kept, best = search.search(p)
+  if cfg.note then
+    cfg.note(('%d blocks on %d device(s); %d plan(s) of stages are feasible, decided by %s'):format(
+      p.blocks, cfg.plan_ngpus, #kept, config.rannc_costs and "RaNNC's formulas"
+      or 'the simulator'))
+  end
   local why
   if best and not config.rannc_costs then
     best, why = fastest(graph, priced, config, list, p, kept)

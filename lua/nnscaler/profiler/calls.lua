@@ -1,7 +1,6 @@
 --- What the calls of a program take as they run: in steps of training, on all ranks at once. A
 --- call lasts until the next one begins, so what it takes to release its operands is in it, and the
---- calls of a segment add up to the segment.
-local base = require 'nnscaler._C.base'
+--- calls of a segment add up to the segment; what begins beside them is left out.
 local recorder = require 'nnscaler.runtime.profile'
 
 local M = {}
@@ -29,7 +28,7 @@ function M.new(program)
       local results = pack(f(...))
       local marks = recorder.marks
       recorder.marks = nil
-      marks[#marks + 1] = base.clock()
+      marks[#marks + 1] = recorder.now()
       self.seconds = self.seconds + marks[#marks] - marks[1]
       self.turns[#self.turns + 1] = { segment = segment.name, marks = marks }
       return unpack(results, 1, results.n)

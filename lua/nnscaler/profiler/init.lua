@@ -2,6 +2,7 @@
 --- `nnscaler profile` does on every rank. The result is a text that src/cost/profile.cpp reads.
 local base = require 'nnscaler._C.base'
 local calls = require 'nnscaler.profiler.calls'
+local comm = require 'nnscaler._C.comm'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local machine = require 'nnscaler.profiler.machine'
@@ -38,9 +39,9 @@ local function watch_update(update)
   for _, part in ipairs { 'scale', 'norm', 'clip', 'update' } do
     local f = update[part]
     update[part] = function(...)
-      local start = base.clock()
+      local start = recorder.now()
       local function finish(...)
-        seen.seconds = seen.seconds + base.clock() - start
+        seen.seconds = seen.seconds + recorder.now() - start
         return ...
       end
       return finish(f(...))
@@ -57,8 +58,25 @@ local function bytes_updated(t)
   return math.max(bytes, 1)
 end
 
--- Seconds in which sums of gradients were waited for so far.
-local function waited(t) return t.engine.states and t.engine.states.times.waited or 0 end
+-- Processor time where one thread does all of a rank, as others on the machine do not lengthen
+-- that; else wall time.
+local function choose_clock(device)
+  local backend = comm.current():backend()
+  local alone = (device or 'cpu') == 'cpu' and door.get_num_threads() == 1
+    and (backend == 'mpi' or backend == 'local' or ranks.world_size() == 1)
+  recorder.clock = alone and base.thread_clock or base.clock
+end
+
+-- What a step does together with other ranks beside its calls is priced by links, not measured
+-- here.
+local function leave_out(t)
+  for object, names in next, { [t.engine.states or {}] = { 'ask', 'wait', 'gather' },
+    [t.sharing or {}] = { 'over_all' } } do
+    for _, name in ipairs(names) do
+      if object[name] then object[name] = recorder.left_out(object[name]) end
+    end
+  end
+end
 
 -- All ranks stop together.
 local function is_late(late)
@@ -72,17 +90,23 @@ end
 local function steps_of(t, seconds)
   local program = t.engine:prepared({ setup.first_sample(t) }, true)[1].program
   local watched, update = calls.new(program), watch_update(t.update)
+  leave_out(t)
   local start, walls, updates, rests = base.clock(), {}, {}, {}
+  local train, began = t.engine.train_step, nil
+  t.engine.train_step = function(...)
+    began = recorder.now()
+    return train(...)
+  end
   for taken = 1, kMost + kWarm do
     watched.open = taken > kWarm
     update.seconds = 0
-    local before, segments = waited(t), watched.seconds
+    local segments = watched.seconds
     local wall = steps.run(t).train_wall
+    local own = recorder.now() - began
     if t.span:epoch_ended(t) then t.span:next_epoch(t) end
     if watched.open then
       walls[#walls + 1], updates[#updates + 1] = wall, update.seconds
-      rests[#rests + 1] = wall - update.seconds - (waited(t) - before)
-        - (watched.seconds - segments)
+      rests[#rests + 1] = own - update.seconds - (watched.seconds - segments)
     end
     if is_late(taken >= kWarm + 3 and base.clock() - start >= seconds) then break end
   end
@@ -167,14 +191,16 @@ function M.run(job, path, seconds)
     door.set_num_threads(1)
   end
   check_hosts()
+  choose_clock(job and job.device)
   local profile = { machine = machine.identity(door.get_num_threads()),
     made = os.date '!%Y-%m-%dT%H:%M:%SZ', figures = machine.device(), links = machine.links() }
   profile.figures.links = machine.fit(profile.links)
   profile.calls, profile.steps = M.known(path, profile.machine)
-  local count, wall = 0, nil
+  local count, own_count, wall = 0, 0, nil
   if t then
     local own, step
     own, step, wall = steps_of(t, seconds)
+    for _ in next, own do own_count = own_count + 1 end
     for name, entry in next, joined(own) do
       profile.calls[name] = entry
       count = count + 1
@@ -186,9 +212,15 @@ function M.run(job, path, seconds)
     if folder then base.make_folder(folder) end
     base.file_write(path, M.text(profile), 'profiler.write')
   end
-  local report = ('%s, %d rank(s) of %d thread(s): %.3g GFLOP/s of float32, %.3g GB/s of memory '
-    .. 'each'):format(profile.machine.processor, profile.machine.ranks, profile.machine.threads,
-    profile.figures.flops.float32 / 1e9, profile.figures.memory_bandwidth / 1e9)
+  local counts = {}
+  for r, text in ipairs(ranks.exchange(tostring(own_count))) do
+    counts[r] = ('device %d finished profiling %s calls\n'):format(r - 1, text)
+  end
+  local report = t and table.concat(counts) or ''
+  report = report .. ('%s, %d rank(s) of %d thread(s): %.3g GFLOP/s of float32, %.3g GB/s of '
+    .. 'memory each'):format(profile.machine.processor, profile.machine.ranks,
+    profile.machine.threads, profile.figures.flops.float32 / 1e9,
+    profile.figures.memory_bandwidth / 1e9)
   if t then
     report = report .. ('; %d distinct calls measured, a step takes %.4g s'):format(count, wall)
   end

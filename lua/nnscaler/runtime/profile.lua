@@ -4,7 +4,9 @@ local base = require 'nnscaler._C.base'
 
 ---@class nnscaler.runtime.profile
 ---@field marks number[]|nil where it is there: when each call began, which is all that is noted
-local M = { enabled = false, open = false, events = {} }
+---@field clock fun(): number of the marks
+---@field aside number seconds of what marks leave out
+local M = { enabled = false, open = false, events = {}, clock = base.clock, aside = 0 }
 
 ---@class nnscaler.ProfileEvent
 ---@field name string
@@ -43,7 +45,7 @@ end
 function M.timed(kind, name, f)
   return function(...)
     if M.marks then
-      M.marks[#M.marks + 1] = base.clock()
+      M.marks[#M.marks + 1] = M.now()
       return f(...)
     end
     if not M.open then return f(...) end
@@ -54,6 +56,29 @@ function M.timed(kind, name, f)
       ranks = kind == 'communication' and group_of(...) or nil }, f(...))
   end
 end
+
+local inside = false -- of a function that is left out
+
+--- The function, whose seconds no mark counts.
+---@generic F
+---@param f F
+---@return F
+function M.left_out(f)
+  return function(...)
+    if inside then return f(...) end
+    inside = true
+    local start = M.clock()
+    local function finish(...)
+      inside, M.aside = false, M.aside + M.clock() - start
+      return ...
+    end
+    return finish(f(...))
+  end
+end
+
+--- Seconds of the marks' clock without what is left out.
+---@return number
+function M.now() return M.clock() - M.aside end
 
 --- Times methods of a class.
 ---@param kind string

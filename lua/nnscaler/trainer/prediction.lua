@@ -4,13 +4,11 @@
 local autodist = require 'nnscaler.policies.autodist'
 local base = require 'nnscaler._C.base'
 local door = require 'nnscaler._C.tensor'
+local explain = require 'nnscaler.explain'
 local format = require 'nnscaler.format'
 local groups = require 'nnscaler.runtime.groups'
-local options = require 'nnscaler.options'
-local pipeline = require 'nnscaler.pipeline'
 local ranks = require 'nnscaler.ranks'
 local solve = require 'nnscaler._C.solve'
-local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 local units = require 'nnscaler.units'
 
 local M = {}
@@ -66,18 +64,9 @@ function Prediction:hardware(t)
   return 'cpu'
 end
 
--- The account of the plan; of a run without one, of the whole model on one device.
+-- The account of the plan.
 local function account_of(t, hardware)
-  local line = t.engine.pipeline
-  local graph = line.first_graph
-  if not line.plan then
-    local fields = {}
-    for key, value in sorted_pairs(line.options) do fields[key] = value end
-    fields.whole = false
-    line = pipeline.new(line.source, options.new(fields))
-    graph = t.engine.graph
-    line:use_plan(graph, line:ask_policy(graph))
-  end
+  local line, graph = explain.line_of(t.engine)
   line.options.hardware = hardware
   local settings = autodist.settings(graph, line:policy_config(graph))
   return line:account(graph, line.plan, settings), line.plan

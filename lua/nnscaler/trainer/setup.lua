@@ -5,6 +5,7 @@ local component = require 'nnscaler.trainer.component'
 local device_map = require 'nnscaler.trainer.device_map'
 local door = require 'nnscaler._C.tensor'
 local elastic = require 'nnscaler.trainer.elastic'
+local explain = require 'nnscaler.explain'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.format'
 local history = require 'nnscaler.trainer.history'
@@ -172,6 +173,16 @@ local function describe(t)
   end
 end
 
+-- Of a policy that searches, what it found.
+local function report(t)
+  local policy = t.args.pas_policy
+  if t.rank ~= 0 or t.engine_name ~= 'program' or policy ~= 'autodist' and policy ~= 'rannc' then
+    return
+  end
+  local line, graph = explain.line_of(t.engine)
+  t.log.info('Report of the plan:\n%s', explain.text(explain.of(line, graph)))
+end
+
 -- Ids that the model has no row for would be found in the middle of the run, or never.
 local function check_vocabulary(model, dataset)
   local rows, ids = model.vocab, type(dataset) == 'table' and dataset.vocab
@@ -273,6 +284,7 @@ function M.run(t)
   end
   t.history = history.new()
   describe(t)
+  report(t)
   memory.check(t, predict)
   if not resume.run(t) then init_from.run(t) end
   t.schedule = schedules.new(job.lr_scheduler, {
