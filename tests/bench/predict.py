@@ -4,11 +4,15 @@ measured in a run of their own (nnscaler profile); the prediction is the simulat
 machine's figures of the same profile; the measured step is the median over fresh starts of the median
 step. Prints a line a plan, then the mean and the worst error, and how far starts differ.
 
-    predict.py [--ranks 2] [--starts 5] [--steps 12] [--seconds 6] [--only TEXT]"""
+With --processor both are processor seconds of a rank, which others on the machine hardly lengthen: predicted is what
+the programs, sums and updates take without waiting, measured by how much a run of more steps takes longer.
+
+    predict.py [--ranks 2] [--starts 5] [--steps 12] [--seconds 6] [--processor] [--only TEXT]"""
 import argparse
 import json
 import os
 import re
+import resource
 import statistics
 import tempfile
 
@@ -28,15 +32,38 @@ CELLS = ([("gpt", GPT, p) for p in PLANS + [["pas_policy=tp"], ["pas_policy=mega
          + [("mlp", MLP, p) for p in PLANS + [["pas_policy=tp"]]] + [("cnn", CNN, p) for p in PLANS])
 
 
-def predicted(job, profile, a):
-    """Seconds of a step by `nnscaler plan`."""
-    text, _ = child([BIN, "plan", *job, "--world", str(a.ranks), "--hardware", profile])
-    number, unit = re.search(r"predicted step ([\d.]+) (us|ms|s)\b", text).groups()
+def seconds(text):
+    number, unit = text.split()
     return float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1}[unit]
 
 
+def predicted(job, profile, a):
+    """Seconds of a step by `nnscaler plan`."""
+    text, _ = child([BIN, "plan", *job, "--world", str(a.ranks), "--hardware", profile])
+    figures = re.search(r"predicted step (.*?): parts .*? \(of a micro-batch forward (.*?), backward (.*?), of these "
+                        r"communication .*?\), sums of gradients (.*?), updates (.*)", text).groups()
+    step, forward, backward, sums, updates = map(seconds, figures)
+    if not a.processor:
+        return step
+    stages, micro = re.search(r"; (\d+) stages, schedule \w+, (\d+) micro-batches", text).groups()
+    return int(micro) * (forward + backward) / int(stages) + sums + updates
+
+
+def processor_seconds(job, steps, folder, a):
+    """Processor seconds of a whole run."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    child([BIN, "run", *job, "-n", str(a.ranks), f"max_train_steps={steps}", "checkpoint.no_save=true",
+           f"gen_savedir={folder}/gen", "--log-level", "warning"])
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def measured(job, a):
-    """Seconds of the median step of a fresh start."""
+    """Seconds of the median step of a fresh start, or processor seconds of a rank's step."""
+    if a.processor:
+        with tempfile.TemporaryDirectory() as folder:
+            few = processor_seconds(job, 4, folder, a)
+            return (processor_seconds(job, 4 + a.steps, folder, a) - few) / a.steps / a.ranks
     with tempfile.TemporaryDirectory() as folder:
         child([BIN, "run", *job, "-n", str(a.ranks), f"max_train_steps={a.steps}", "checkpoint.no_save=true",
                f"gen_savedir={folder}/gen", "--metrics", f"{folder}/m.jsonl", "--log-level", "warning"])
@@ -51,6 +78,7 @@ def main():
     p.add_argument("--starts", type=int, default=5)
     p.add_argument("--steps", type=int, default=12)
     p.add_argument("--seconds", type=int, default=6)
+    p.add_argument("--processor", action="store_true")
     p.add_argument("--only", default="")
     a = p.parse_args()
     errors, spreads = [], []

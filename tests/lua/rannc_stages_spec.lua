@@ -50,6 +50,20 @@ describe('stages of rannc', function()
       best.stages)
   end)
 
+  it("says the tutorial's digits of its stages of 47 and 53 layers", function()
+    local p = layers(blocks, 5000, 100, 4, { batch = 512, devices = 8, devices_per_node = 8 })
+    local told = {}
+    for i, range in ipairs { { 1, 5 }, { 6, 10 } } do
+      local weights, samples = p.parameters(range[1], range[2]), 512 / 4
+      local enter, leave = p.input(range[1], range[2], samples), p.output(range[1], range[2],
+        samples)
+      told[i] = { weights, stages.all_reduce(weights), p.opt_param_factor * weights, enter, leave,
+        2 * enter + leave }
+    end
+    assert.same({ { 4700940000, 437809, 9401880000, 2560000, 2560000, 7680000 },
+      { 5301060000, 493699, 10602120000, 2560000, 2560000, 7680000 } }, told)
+  end)
+
   it('runs a copy on each of two hosts', function()
     local kept, best = stages.search(layers(blocks, 5000, 100, 4,
       { batch = 1024, devices = 16, devices_per_node = 8 }))

@@ -228,7 +228,7 @@ local function same(row, best)
     and math.abs(row.cost.seconds / best.cost.seconds - 1) < 1e-9
 end
 
---- The three other plans that come nearest, with what each costs and why it was not taken.
+--- The three fastest other plans, with what each costs and why it was not taken.
 ---@param found table what `plans` gave
 ---@return string[]
 function M.rejected(found)
