@@ -12,7 +12,8 @@ import sys
 import torch
 from safetensors.torch import save_file
 from transformers import (BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, LlamaConfig,
-                          LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM)
+                          LlamaForCausalLM, MixtralConfig, MixtralForCausalLM, Qwen2Config,
+                          Qwen2ForCausalLM)
 
 out = pathlib.Path(sys.argv[1])
 llama = dict(vocab_size=41, hidden_size=16, intermediate_size=24, num_hidden_layers=2,
@@ -35,6 +36,7 @@ cases = {
     'longrope': (LlamaForCausalLM, LlamaConfig(**{**llama, 'rope_parameters': long}), torch.float32,
                  '1GB'),
     'qwen2': (Qwen2ForCausalLM, Qwen2Config(**{**llama, 'rms_norm_eps': 1e-6}), torch.float32, '1GB'),
+    'mixtral': (MixtralForCausalLM, MixtralConfig(**llama, num_local_experts=4), torch.float32, '1GB'),
     'gpt2': (GPT2LMHeadModel, GPT2Config(**gpt2), torch.float32, '1GB'),
     'bert': (BertForMaskedLM, BertConfig(**bert), torch.float32, '1GB'),
 }

@@ -38,7 +38,7 @@ local function same_bits(a, b)
   return a.dtype == 'bfloat16' and T.equal(bits(a), bits(b)) or T.equal(a, b)
 end
 
-for _, name in ipairs { 'llama', 'llama31', 'longrope', 'qwen2', 'gpt2', 'bert' } do
+for _, name in ipairs { 'llama', 'llama31', 'longrope', 'qwen2', 'mixtral', 'gpt2', 'bert' } do
   describe('a folder with ' .. name, function()
     local expected = C.read_safetensors(given .. name .. '/expected_logits.bin')
 
@@ -163,6 +163,38 @@ describe('from_pretrained', function()
     end
   end)
 
+  it('reads no more of stacked experts than the part that is asked for', function()
+    local whole, lazy = load(given .. 'mixtral'), nnscaler.from_pretrained(given .. 'mixtral')
+    local function layer(model) return model.model.layers[2].block_sparse_moe end
+    for _, case in ipairs { -- some experts; a slice of each; neither
+      { 'w1', { 1, 0, 0 }, { 2, 24, 16 } }, { 'w2', { 0, 0, 12 }, { 4, 16, 12 } },
+      { 'w3', { 0, 0, 0 }, { 4, 24, 16 } },
+    } do
+      local name, start, shape = unpack(case)
+      local expected = layer(whole)[name].data:detach()
+      for d, first in ipairs(start) do expected = expected:narrow(d - 1, first, shape[d]) end
+      assert.is_true(T.equal(expected, layer(lazy)[name]:draw_part(0, start, shape)), name)
+    end
+  end)
+
+  it('refuses experts of which one is missing, or unlike the others', function()
+    local function with(change)
+      local folder = changed('mixtral', { initializer_range = change and 0.03 or 0.04 })
+      local source, list = C.read_safetensors(given .. 'mixtral/model.safetensors'), {}
+      for _, name in ipairs(source:names()) do
+        local x = source:read(name)
+        if name:find 'layers.1.block_sparse_moe.experts.2.w1.weight' then x = change and change(x) end
+        if x then list[#list + 1] = { name, x } end
+      end
+      C.write_safetensors(folder .. '/model.safetensors', list, { format = 'pt' })
+      return function() nnscaler.from_pretrained(folder) end
+    end
+    assert.error_matches(with(), 'has 3 pieces of model.layers.1.block_sparse_moe.w1, of which '
+      .. 'number 2 is missing')
+    assert.error_matches(with(function(x) return x:narrow(0, 0, 8):contiguous() end),
+      'has 4 pieces of model.layers.1.block_sparse_moe.w1, of which number 2 has another shape')
+  end)
+
   it('refuses what is no folder, and says how to get a model of the hub', function()
     local ok, err = pcall(nnscaler.from_pretrained, 'meta-llama/Llama-3.1-8B')
     assert.is_false(ok)
@@ -179,7 +211,7 @@ describe('from_pretrained', function()
       assert.is_false(ok)
       return err.message
     end
-    assert.matches("model_type is t5; expected llama, mistral, qwen2, gpt2, bert",
+    assert.matches("model_type is t5; expected llama, mistral, mixtral, qwen2, gpt2, bert",
       refused('llama', { model_type = 't5' }))
     assert.matches('hidden_act is gelu; expected silu', refused('llama', { hidden_act = 'gelu' }))
     assert.matches('sliding_window is 8; expected null, or no shorter than the block of 32',
@@ -202,6 +234,10 @@ describe('from_pretrained', function()
     assert.matches('hidden_dropout_prob is 2; expected a share', refused('bert',
       { hidden_dropout_prob = 2 }))
     assert.matches('is_decoder is true; expected false', refused('bert', { is_decoder = true }))
+    assert.matches('router_jitter_noise is 0.1; expected 0', refused('mixtral',
+      { router_jitter_noise = 0.1 }))
+    assert.matches('router_aux_loss_coef is %-1; expected a number', refused('mixtral',
+      { router_aux_loss_coef = -1 }))
     base.file_write(dir .. '/config.json', '{ "model_type": ')
     assert.error_matches(function() nnscaler.from_pretrained(dir) end,
       'is not the configuration of a model: ')
@@ -236,6 +272,13 @@ describe('export', function()
       "'MLP' has no form in the transformers library")
     assert.error_matches(write(plain), 'cannot be written; expected bias = true')
     local gpt = GPT { vocab = 8, layers = 1, heads = 1, width = 4, block = 4, bias = true }
+    local Llama = require 'nnscaler.models.llama'
+    local function mixtral(experts)
+      return Llama { vocab = 8, layers = 1, heads = 1, width = 4, hidden = 4, block = 4,
+        experts = experts }
+    end
+    assert.error_matches(write(mixtral { count = 2, capacity = 1 }),
+      'cannot be written; expected experts with no settings but count, chosen and balance')
     assert.error_matches(write(gpt, { dtype = 'int8' }), "dtype 'int8'; expected float64")
     assert.error_matches(write(gpt, { folder = given .. 'gpt2' }),
       'is there already; expected a folder to make')

@@ -14,18 +14,26 @@ local function ranges(start, shape)
   return slice
 end
 
+--- Puts pieces on each other; no more than they and the whole are in memory.
+---@param count integer
+---@param read fun(i: integer): nnscaler.Tensor piece number i, from 0
+---@return nnscaler.Tensor
+function M.stack(count, read)
+  local parts = {}
+  for i = 0, count - 1 do parts[i + 1] = read(i) end
+  local whole = ops.aten.stack(parts, 0)
+  release(unpack(parts)) -- the collector would come to them late
+  return whole
+end
+
 -- The part of a weight [n, rows, …] whose file has [n · rows, …]: a slice for each of the n.
 local function stacked(source, entry, whole, start, shape)
-  local parts = {}
-  for i = 0, shape[1] - 1 do
+  return M.stack(shape[1], function(i)
     local slice = ranges({ unpack(start, 2) }, { unpack(shape, 2) })
     local before = (start[1] + i) * whole[2]
     slice[1] = { before + slice[1][1], before + slice[1][2] }
-    parts[i + 1] = source:read(entry.name, slice)
-  end
-  local whole_part = ops.aten.stack(parts, 0)
-  release(unpack(parts)) -- the collector would come to them late
-  return whole_part
+    return source:read(entry.name, slice)
+  end)
 end
 
 --- Reads a weight, or the part of it that begins at `start`, in the model's shape.

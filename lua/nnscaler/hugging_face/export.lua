@@ -15,17 +15,31 @@ local kept_files = { 'tokenizer.json', 'tokenizer.model', 'tokenizer_config.json
 
 local widths = { float64 = 8, float32 = 4, bfloat16 = 2, float16 = 2 } -- bytes of a weight
 
--- { name, bytes, read } of each weight, under the names of the format, in the model's order.
+-- { name, read } of each tensor of the format, in the model's order. Of one of our weights that the
+-- format has in pieces, the whole is read once.
 local function listed(model, family, read, dtype)
-  local list = {}
+  local list, held, of = {}, nil, nil
+  local function whole(entry)
+    if of ~= entry.name then held, of = read(entry.name), entry.name end
+    return held:view(entry.file_shape or held.shape)
+  end
+  local function converted(x) return dtype and x:to(dtype) or x end
   for _, entry in ipairs(model:named_parameters()) do
     local name, transposed = family.stored(entry.name)
-    list[#list + 1] = { name = name, read = function()
-      local x = read(entry.name)
-      x = x:view(entry.file_shape or x.shape)
-      if dtype then x = x:to(dtype) end
-      return transposed and x:t():contiguous() or x
-    end }
+    if name:find '%%d' then
+      for i = 0, entry.param.shape[1] - 1 do
+        list[#list + 1] = { name = name:format(i), read = function()
+          return converted(whole(entry):select(0, i):contiguous())
+        end }
+      end
+    else
+      list[#list + 1] = { name = name, read = function()
+        held, of = nil, nil
+        local x = read(entry.name)
+        x = converted(x:view(entry.file_shape or x.shape))
+        return transposed and x:t():contiguous() or x
+      end }
+    end
   end
   return list
 end

@@ -59,23 +59,48 @@ function M.weights(path, layers)
   check_folder(path)
   local family, files = family_of(config_of.read(path)), weights_of.open(path)
   local self = setmetatable({ path = path, names = {}, files = files, stored = {},
-    transposed = {} }, Weights)
+    transposed = {}, stacks = {} }, Weights)
   for _, name in ipairs(files.names) do
-    local ours = family.ours(name)
+    local ours, place = family.ours(name)
     local layer = ours and tonumber(ours:match(family.layer))
     if ours and not (layers and layer and layer >= layers) then
-      self.names[#self.names + 1], self.stored[ours] = ours, name
-      local _, transposed = family.stored(ours)
-      self.transposed[ours] = transposed and #files:info(name).shape == 2
+      if not (place and self.stacks[ours]) then self.names[#self.names + 1] = ours end
+      if place then
+        self.stacks[ours] = self.stacks[ours] or { count = 0 }
+        local stack = self.stacks[ours]
+        stack[place], stack.count = name, stack.count + 1
+      else
+        self.stored[ours] = name
+        local _, transposed = family.stored(ours)
+        self.transposed[ours] = transposed and #files:info(name).shape == 2
+      end
     end
   end
   return self
+end
+
+-- What one of our weights is that the file holds in so many pieces.
+function Weights:stacked_info(name)
+  local stack = self.stacks[name]
+  local first
+  for i = 0, stack.count - 1 do
+    local info = stack[i] and self.files:info(stack[i])
+    first = first or info
+    if not info or info.dtype ~= first.dtype
+      or table.concat(info.shape, ' ') ~= table.concat(first.shape, ' ') then
+      fail('state', area, ("'%s' has %d pieces of %s, of which number %d %s"):format(self.path,
+        stack.count, name, i, info and 'has another shape or dtype than the others'
+          or 'is missing'))
+    end
+  end
+  return { dtype = first.dtype, shape = { stack.count, unpack(first.shape) } }
 end
 
 --- Returns what a tensor is, or nil.
 ---@param name string
 ---@return { dtype: string, shape: integer[] }|nil
 function Weights:info(name)
+  if self.stacks[name] then return self:stacked_info(name) end
   local info = self.stored[name] and self.files:info(self.stored[name])
   if info and self.transposed[name] then info.shape = { info.shape[2], info.shape[1] } end
   return info
@@ -86,6 +111,13 @@ end
 ---@param slice? integer[][] one { start, stop } a dimension
 ---@return nnscaler.Tensor
 function Weights:read(name, slice)
+  if self.stacks[name] then
+    local first, last = 0, self.stacks[name].count
+    if slice then first, last = unpack(slice[1]) end
+    return slices.stack(last - first, function(i)
+      return self.files:read(self.stacks[name][first + i], slice and { unpack(slice, 2) })
+    end)
+  end
   if not self.transposed[name] then return self.files:read(self.stored[name], slice) end
   return self.files:read(self.stored[name], slice and { slice[2], slice[1] }):t():contiguous()
 end
