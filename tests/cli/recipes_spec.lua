@@ -54,6 +54,8 @@ local cases = {
   { 'unet', 'depth=2 width=4 image=16 micro_batch_size=4', { 'tp', 'dp' } },
   { 'gpt2', 'from=small block=16 dropout=0 micro_batch_size=2',
     { 'megatron', 'fsdp' } },
+  { 'mixtral', toy .. 'block=8 experts=4 micro_batch_size=2', { 'megatron', 'fsdp' } },
+  { 'deepseek', 'micro_batch_size=2', { 'megatron', 'pp' } },
   { 'mlp', 'hidden=16 layers=4 batch=4', { 'rannc', 'tp' } },
 }
 
