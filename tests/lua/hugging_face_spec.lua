@@ -183,7 +183,9 @@ describe('from_pretrained', function()
       local source, list = C.read_safetensors(given .. 'mixtral/model.safetensors'), {}
       for _, name in ipairs(source:names()) do
         local x = source:read(name)
-        if name:find 'layers.1.block_sparse_moe.experts.2.w1.weight' then x = change and change(x) end
+        if name:find 'layers.1.block_sparse_moe.experts.2.w1.weight' then
+          x = change and change(x)
+        end
         if x then list[#list + 1] = { name, x } end
       end
       C.write_safetensors(folder .. '/model.safetensors', list, { format = 'pt' })

@@ -1,6 +1,6 @@
 --- The Llama family of the `transformers` library: Llama 2 and 3, Mistral as far as its window
---- goes, Qwen 2, Mixtral. Our model has their names; of Mixtral's experts, which are tensors of their
---- own there, it has one stack a layer.
+--- goes, Qwen 2, Mixtral. Our model has their names; of Mixtral's experts, which are tensors of
+--- their own there, it has one stack a layer.
 local M = {
   class = 'nnscaler.models.llama',
   model_types = { llama = 'LlamaForCausalLM', mistral = 'MistralForCausalLM',
@@ -128,8 +128,8 @@ function M.ours(name)
   return name
 end
 
---- The name in a file of a weight of the model, and whether the file holds it transposed. Of a stack
---- of experts, the name with %d for the expert.
+--- The name in a file of a weight of the model, and whether the file holds it transposed. Of a
+--- stack of experts, the name with %d for the expert.
 ---@param name string
 ---@return string name, boolean transposed
 function M.stored(name)
