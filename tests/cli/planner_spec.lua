@@ -134,6 +134,26 @@ describe('plan on hardware', function()
     assert.matches('no pipeline of 4 device%(s%) with %d+ micro%-batches is as asked', out)
   end)
 
+  it('plans models without parameters, of one product, and of fewer operators than stages',
+    function()
+      for _, kind in ipairs { 'none', 'one', 'short' } do
+        for _, policy in ipairs { 'autodist', 'rannc compute_config.plan_ngpus=2' } do
+          local out, code = plan(('kind=%s pas_policy=%s --world 2'):format(kind, policy),
+            'tests/cli/jobs/odd.lua')
+          assert.equal(0, code, out)
+          assert.matches('predicted step %d', out)
+        end
+        local out, code = plan(('kind=%s pas_policy=autodist --world 2 compute_config.plan_ngpus=2 '
+          .. 'pas_config.pipeline_nstages=2'):format(kind), 'tests/cli/jobs/odd.lua')
+        if kind == 'one' then
+          assert.equal(0, code, out)
+        else
+          assert.equal(1, code, out)
+          assert.matches('no pipeline of 2 device%(s%) with 2 micro%-batches is as asked', out)
+        end
+      end
+    end)
+
   it('says what is needed where nothing fits', function()
     local out, code = plan 'pas_policy=autodist --world 2 pas_config.mem_constraint=0.0001'
     assert.equal(1, code, out)
