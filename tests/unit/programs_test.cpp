@@ -194,6 +194,25 @@ TEST_CASE("stages that are cut") {
   }
 }
 
+TEST_CASE("a part that a device would run twice alike runs once") {
+  const GraphPtr graph = linears();
+  const auto lowered = [&](int copies) {
+    Builder b(graph, 2, 2);
+    b.partition(0, 0, 0, 2);
+    if (copies > 1) {
+      b.replicate(0, copies);
+      b.assign(0, {0, 0, 1, 1});
+    }
+    replicate_rest(b, 2);
+    return check_plan(graph, finished(b));
+  };
+  const auto once = lowered(1), twice = lowered(2);
+  const auto calls = [](const Programs& of) {
+    return of.ranks[0].program.segments[0].instrs.size();
+  };
+  CHECK(calls(once) == calls(twice));
+}
+
 TEST_CASE("stages that other stages share devices with") {
   // The embedding and the head lie on both devices, the blocks between on one each.
   const GraphPtr graph = linears();

@@ -220,3 +220,34 @@ TEST_CASE("ranks that run a stage together run its parts at one time") {
                       Catch::Contains("rank 1 runs F0 of stage 1, which lives on rank 0"));
   }
 }
+
+TEST_CASE("an order that the user wrote says F, B or W, a stage and a micro-batch") {
+  // Two stages on a rank each, or both on one rank.
+  const auto schedule = [](std::vector<std::vector<int>> devices, std::vector<std::string> orders) {
+    const auto graph = test::perceptrons(2);
+    plan::Builder b(graph, static_cast<int>(orders.size()), static_cast<int>(orders.size()));
+    b.stage({6}, std::move(devices));
+    for (const graph::Node& node : graph->nodes) b.replicate(node.id, 1);
+    b.schedule("custom", 2, 1, std::move(orders));
+    return schedule_of(b.finish("hand"), 2);
+  };
+  const auto apart = [&](const std::string& first) {
+    return schedule({{0}, {1}}, {first, "F0 B0 F1 B1"});
+  };
+  const Schedule right = apart("F0 F000001 B0 B1");
+  CHECK(right.orders[0] == std::vector<Action>{{'F', 0, 0}, {'F', 0, 1}, {'B', 0, 0}, {'B', 0, 1}});
+  CHECK(right.orders[1] == std::vector<Action>{{'F', 1, 0}, {'B', 1, 0}, {'F', 1, 1}, {'B', 1, 1}});
+  CHECK_FALSE(right.split_backward);
+  CHECK(apart("F0:0 F0:1 B0:0 B0:1").orders == right.orders);
+  for (const char* word : {"F", "0", "X0", "f0", "F-1", "F+1", "F1x", "Fx", "F0000001",
+                           "F0:", "F:0", "F0:0:0", "F0;0", "FF0"}) {
+    INFO(word);
+    CHECK_THROWS_WITH(
+        apart(std::string(word) + " F1 B0 B1"),
+        Catch::Contains(std::string("rank 0 runs '") + word + "'; expected F, B or W"));
+  }
+  const auto together = [&](const std::string& order) { return schedule({{0}, {0}}, {order}); };
+  CHECK(together("F0:0 F1:0 B1:0 B0:0 F0:1 F1:1 B1:1 B0:1").orders[0][1] == Action{'F', 1, 0});
+  CHECK_THROWS_WITH(together("F0 F1:0 B1:0 B0:0 F0:1 F1:1 B1:1 B0:1"),
+                    Catch::Contains("rank 0 runs 'F0'; expected F, B or W"));
+}
