@@ -221,6 +221,14 @@ function Program:fallbacks() end
 ---@return nnscaler.ProgramMemory
 function Program:memory(order) end
 
+--- Memory of the device in the phases of a step, beside weights, buffers, constants and the state
+--- of the optimizer, to the byte: at the end of a forward, until all gradients are there (the most
+--- of either), and afterwards.
+---@param order nnscaler.PlanAction[] what it runs in the step
+---@param apart? boolean whether gradients rest in memory of the host
+---@return table<'forward'|'backward'|'step', { activations: integer, gradients: integer }>
+function Program:phases(order, apart) end
+
 --- Choices worth a line in the log, each once.
 ---@return string[]
 function Program:notes() end

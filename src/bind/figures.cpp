@@ -2,6 +2,7 @@
 #include "bind/program.h"
 #include "lower/call_key.h"
 #include "lower/duration.h"
+#include "lower/memory_phases.h"
 #include "lower/uses.h"
 #include "script/state.h"
 
@@ -92,23 +93,46 @@ int program_call_costs(lua_State* L) {
   return 1;
 }
 
+// List of { kind, stage, micro } at an index; empty where there is none.
+std::vector<lower::Action> order_at(lua_State* L, int index) {
+  std::vector<lower::Action> order;
+  if (lua_isnoneornil(L, index)) return order;
+  luaL_checktype(L, index, LUA_TTABLE);
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, index)); ++i) {
+    lua_rawgeti(L, index, i);
+    const int at = lua_gettop(L);
+    order.push_back({script::field_string(L, at, "kind", "F").at(0),
+                     static_cast<int>(script::field_int(L, at, "stage", 0)),
+                     static_cast<int>(script::field_int(L, at, "micro", 0))});
+    lua_pop(L, 1);
+  }
+  return order;
+}
+
 // (program [, order = list of { kind, stage }]) → bytes { parameters, gradients, buffers,
 // constants, saved, peak, total } and in_flight, the most micro-batches at one time, while the rank
 // runs its parts in this order; by default those of one micro-batch.
 int program_memory(lua_State* L) {
-  std::vector<lower::Action> order;
-  if (!lua_isnoneornil(L, 2)) {
-    luaL_checktype(L, 2, LUA_TTABLE);
-    for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
-      lua_rawgeti(L, 2, i);
-      const int at = lua_gettop(L);
-      order.push_back({script::field_string(L, at, "kind", "F").at(0),
-                       static_cast<int>(script::field_int(L, at, "stage", 0)),
-                       static_cast<int>(script::field_int(L, at, "micro", 0))});
-      lua_pop(L, 1);
-    }
+  push_memory(L, lower::memory(check_program(L).program, order_at(L, 2)));
+  return 1;
+}
+
+// (program, order as above, apart: whether gradients rest on the host) → by phase of the step
+// (forward, backward, step) the bytes { activations, gradients } above what rests all the time.
+int program_phases(lua_State* L) {
+  const lower::Phases phases =
+      lower::phases(check_program(L).program, order_at(L, 2), lua_toboolean(L, 3) != 0);
+  lua_createtable(L, 0, 3);
+  for (const auto& [name, phase] : {std::pair{"forward", phases.forward},
+                                    {"backward", phases.backward},
+                                    {"step", phases.step}}) {
+    lua_createtable(L, 0, 2);
+    lua_pushnumber(L, static_cast<double>(phase.activations));
+    lua_setfield(L, -2, "activations");
+    lua_pushnumber(L, static_cast<double>(phase.gradients));
+    lua_setfield(L, -2, "gradients");
+    lua_setfield(L, -2, name);
   }
-  push_memory(L, lower::memory(check_program(L).program, order));
   return 1;
 }
 

@@ -412,6 +412,7 @@ int open(lua_State* L) {
                              {"input_gradients", guarded<input_gradients>},
                              {"fallbacks", guarded<fallbacks>},
                              {"memory", guarded<program_memory>},
+                             {"phases", guarded<program_phases>},
                              {"notes", guarded<lines<&Lowered::notes>>},
                              {"warnings", guarded<lines<&Lowered::warnings>>}});
   lua_newtable(L);

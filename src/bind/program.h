@@ -19,6 +19,7 @@ const lower::Lowered& check_program(lua_State* L);
 int program_traffic(lua_State* L);
 int program_call_costs(lua_State* L);
 int program_memory(lua_State* L);
+int program_phases(lua_State* L);
 // List of { segment =, op =, ranks =, calls =, bytes =, weights = }.
 void push_traffic(lua_State* L, const std::vector<lower::Traffic>& list);
 // Bytes: { parameters, gradients, buffers, constants, saved, peak, total } of one micro-batch.

@@ -5,116 +5,24 @@
 #include <set>
 
 #include "base/error.h"
+#include "lower/memory_walk.h"
 #include "lower/storage.h"
 #include "lower/uses.h"
 
 namespace nns::lower {
 namespace {
 
-// Walks the segments in order and counts memory as instructions take and release it.
-class Walk {
- public:
-  explicit Walk(const Program& program)
-      : program_(program),
-        storage_(program),
-        on_host_(on_host(program)),
-        live_(program.slots.size(), 0) {}
-
-  // Notes the most that is there while instructions of a node run, above `before`.
-  void segment(const Segment& segment, int64_t before, std::map<int, int64_t>& tops) {
-    int node = -1;
-    int64_t* top = &tops[node];
-    *top = now - before;
-    // The answer to a message proves that its bytes are gone: the gradient of what was sent.
-    if (segment.kind == SegmentKind::backward) {
-      for (int slot : sent_) drop(slot);
-      sent_.clear();
-    }
-    auto mark = segment.ahead.begin();
-    std::set<int> begun;  // what gathers ahead have memory for
-    for (size_t i = 0; i < segment.instrs.size(); ++i) {
-      const Instr& instr = segment.instrs[i];
-      for (; mark != segment.ahead.end() && mark->after == i; ++mark)
-        begin(segment, segment.blocks[mark->block], begun);
-      if (communication_of(instr) == operators::Communication::send &&
-          segment.kind == SegmentKind::forward) {
-        const int slot = reads(instr)[0];
-        make(slot);  // a further name of its memory
-        sent_.push_back(slot);
-      }
-      for (int out : instr.outs)
-        if (out >= 0 && begun.erase(out) == 0) make(out);
-      if (instr.node >= 0 && instr.node != node) {
-        node = instr.node;
-        top = &tops.try_emplace(node, now - before).first->second;
-      }
-      *top = std::max(*top, now - before);
-      switch (instr.kind) {
-        case InstrKind::release:
-          for (int slot : reads(instr)) drop(slot);
-          break;
-        case InstrKind::accumulate:  // it is the gradient now
-          if (is_owned(instr)) drop(reads(instr)[0]);
-          break;
-        case InstrKind::call:
-          if (is_in_place(instr)) drop(reads(instr)[0]);
-          break;
-        case InstrKind::update:
-          break;
-      }
-    }
-  }
-
-  // Bytes that nobody but a message holds.
-  int64_t in_messages() {
-    std::map<int, int> count;  // by root
-    for (int slot : sent_) ++count[storage_.root(slot)];
-    int64_t bytes = 0;
-    for (const auto& [root, n] : count)
-      if (counts(root) && names_of(root) == n) bytes += storage_.bytes(root);
-    return bytes;
-  }
-
-  int64_t now = 0;
-  int64_t host = 0;  // now, in its memory
-
- private:
-  void begin(const Segment& segment, const BlockRun& run, std::set<int>& begun) {
-    for (const size_t i : gathers_of(program_, segment, run)) {
-      const int out = segment.instrs[i].outs.at(0);
-      make(out);
-      begun.insert(out);
-    }
-  }
-  int& names_of(int slot) { return live_[static_cast<size_t>(storage_.root(slot))]; }
-  bool counts(int slot) const { return is_local(program_, storage_.root(slot)); }
-  int64_t& memory_of(int slot) { return on_host_.contains(storage_.root(slot)) ? host : now; }
-  void make(int slot) {
-    if (counts(slot) && names_of(slot)++ == 0)
-      memory_of(slot) += storage_.bytes(storage_.root(slot));
-  }
-  void drop(int slot) {
-    if (counts(slot) && --names_of(slot) == 0)
-      memory_of(slot) -= storage_.bytes(storage_.root(slot));
-  }
-
-  const Program& program_;
-  const Storage storage_;
-  const std::set<int> on_host_;
-  std::vector<int> live_;  // by root: slots that hold its memory
-  std::vector<int> sent_;  // by the forward of the stage
-};
-
 std::map<std::pair<int, SegmentKind>, MemoryPart> parts_of(const Program& program) {
   std::map<std::pair<int, SegmentKind>, MemoryPart> parts;
-  Walk walk(program);
+  const Storage storage(program);
+  Walk walk(program, storage);
   int64_t begin = 0;  // of the stage
   for (size_t s = 0; s < program.segments.size(); ++s) {
     const Segment& segment = program.segments[s];
     const int64_t before = walk.now, host = walk.host;
     if (segment.kind == SegmentKind::forward) begin = before;
     MemoryPart part;
-    walk.segment(segment, before, part.tops);
+    for (const auto& [node, top] : walk.segment(segment, before)) part.tops[node] = top.bytes;
     part.net = walk.now - before;
     part.saved = walk.now - before - walk.in_messages();
     part.host = walk.host - host;

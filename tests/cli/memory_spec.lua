@@ -20,9 +20,9 @@ describe('memory of a run', function()
   it('is said before the first step, by kind, beside what there is', function()
     local said, code = run ''
     assert.equal(0, code, said)
-    local total, unit = said:match('Memory: at most (%S+) (%S+) %(weights %S+ KB, gradients %S+ '
-      .. 'KB, optimizer %S+ KB, activations of 1 micro%-batch%(es%) %S+ KB%), of %S+ GB of the '
-      .. 'machine')
+    local total, unit = said:match('Memory: at most (%S+) (%S+) %(in backward: weights %S+ KB, '
+      .. 'gradients %S+ KB, optimizer %S+ KB, activations of 1 micro%-batch%(es%) %S+ KB, samples '
+      .. '%S+ KB%), of %S+ GB of the machine')
     assert.is_truthy(total, said)
     local report = shell.nnscaler('compile ' .. gpt .. ' --report')
     assert.equal(bytes(total, unit), bytes(report:match 'Most memory: rank 0 with (%S+) (%S+)'))
@@ -31,7 +31,7 @@ describe('memory of a run', function()
   it('is that of the rank that takes most', function()
     local said, code = run '-n 2 pas_policy=pp compute_config.plan_ngpus=2'
     assert.equal(0, code, said)
-    assert.matches('Memory of rank 0, which takes most: at most %S+ KB %(weights', said)
+    assert.matches('Memory of rank 0, which takes most: at most %S+ KB %(in %w+: weights', said)
   end)
 
   -- Runs a job that does not fit, then with the change that the hint names.
@@ -39,8 +39,8 @@ describe('memory of a run', function()
     local limit = (' compute_config.memory_gb=%.7f'):format(gb)
     local said, code = run(changes .. limit)
     assert.equal(2, code, said)
-    assert.matches('%[trainer%.memory%] rank %d will take %S+ KB %(weights [^\n]*; expected at '
-      .. 'most %S+ KB, compute_config%.memory_gb', said)
+    assert.matches('%[trainer%.memory%] rank %d will take %S+ KB %(in %w+: weights [^\n]*; '
+      .. 'expected at most %S+ KB, compute_config%.memory_gb', said)
     local hint = said:match 'hint: (.-) takes %S+ KB'
     assert.is_truthy(hint, said)
     assert.matches(expected, hint)
@@ -87,7 +87,7 @@ return {
     assert.equal(1, code, said)
     assert.matches('error: %[memory%.full%] aten::tanh: no room for a tensor of 8%.0 MB: %S+ MB of '
       .. '10%.2 MB are in use', said)
-    assert.matches('\n  predicted for rank 0: at most %S+ KB %(weights 20%.0 KB, ', said)
+    assert.matches('\n  predicted for rank 0: at most %S+ KB %(in %w+: weights 20%.0 KB, ', said)
     assert.matches('\n  alive: %S+ MB %(weights 20%.0 KB, this micro%-batch %S+ MB', said)
     assert.matches('\n  largest of this micro%-batch:\n    fc +8%.0 MB\n    x +128%.0 KB\n', said)
     assert.matches('\n  step %d, at %S+gencode0%.%x+%.lua:%d+: s%.tanh = aten%.tanh%(fc%)  %-%- '

@@ -217,6 +217,23 @@ describe('the loss curve', function()
     assert.same({ 2, 4, 6, 8, 10, 12 }, (plot.ticks(1.5, 13)))
   end)
 
+  it('shows several runs over each other, each by its name', function()
+    local function run(name, ...)
+      local step = {}
+      for i = 1, select('#', ...) do step[i] = i end
+      return { name = name, step = step, loss = { ... } }
+    end
+    local svg = plot.overlay('a & b', { run('one', 3, 2, 1), run('two', 3, 2, 1),
+      run('<3>', 4, 4) })
+    local _, lines = svg:gsub('<polyline', '')
+    assert.equal(3, lines)
+    local first, second = svg:match 'points="([^"]+)".-points="([^"]+)"'
+    assert.equal(first, second) -- equal runs lie on each other
+    assert.matches('>a &amp; b<', svg)
+    assert.matches('>two<', svg)
+    assert.matches('>&lt;3&gt;<', svg)
+  end)
+
   it('is well-formed with any number of points', function()
     for _, n in ipairs { 0, 1, 2, 300 } do
       local train = { step = {}, loss = {} }

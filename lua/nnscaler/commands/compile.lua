@@ -4,6 +4,7 @@ local fail = require 'nnscaler.fail'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
 local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
+local phases = require 'nnscaler.trainer.phases'
 local pipeline = require 'nnscaler.pipeline'
 local ranks = require 'nnscaler.ranks'
 local report = require 'nnscaler.commands.report'
@@ -62,11 +63,10 @@ function M.run(opts)
   local t = trainer.new(job)
   world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
   local line = pipeline.new(sources.of(t.model), world)
-  local names = {}
-  for i, entry in ipairs(line.source:named_parameters()) do names[i] = entry.name end
-  local tell = report.new(world.micro_batches, job.optimizer, names,
-    world.zero.on_host)
-  write(line, job, setup.first_sample(t), true, opts.rank, tell)
+  local sample = setup.first_sample(t)
+  local tell = report.new(job.optimizer, phases.settings(job, line.source, world,
+    world.micro_batches, phases.sample_bytes(sample)))
+  write(line, job, sample, true, opts.rank, tell)
   if t.val_loader then write(line, job, t.val_loader:get(0), false, opts.rank, tell) end
   tell:log()
   if opts.report then tell:print() end

@@ -2,7 +2,9 @@
 --- that an m × n weight keeps m + n numbers. Meaning and defaults are torch.optim.Adafactor's:
 --- `lr` is the most that a step may be relative to the size of the weight.
 local check = require 'nnscaler.optim.check'
+local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
+local slots = require 'nnscaler.optim.slots'
 
 -- Relative rounding errors: PyTorch's default of the first eps.
 local rounding = { float64 = 2 ^ -52, float32 = 2 ^ -23, bfloat16 = 2 ^ -7, float16 = 2 ^ -10 }
@@ -73,11 +75,25 @@ local function update(bucket, i, options)
     estimate:div_(row:mean(-2, true):clamp_min(eps1))
   else
     local variance = bucket.variance[i]
-    variance:lerp_(gradient * gradient, share)
+    local squares = gradient * gradient
+    variance:lerp_(squares, share)
+    door.release(squares)
     estimate = variance:clone()
   end
   local step = estimate:clamp_min_(eps1 * eps1):rsqrt_():mul_(gradient)
   weight:add_(step, { alpha = -alpha / math.max(1, size_of(step) / options.d) })
+  door.release(step, estimate)
+end
+
+--- Bytes of the largest estimate, with rows and columns of it.
+function kind.workspace(_, weights)
+  local most = 0
+  for _, weight in ipairs(weights) do
+    local bytes = slots.tensor_bytes(weight.shape, weight.dtype)
+    local rows = weight.shape[#weight.shape] or 1
+    most = math.max(most, bytes + 4 * bytes / math.max(1, rows))
+  end
+  return most
 end
 
 function kind.update(_, bucket, options)

@@ -1,5 +1,6 @@
 --- Adam and AdamW differ in their kernel and in the default of weight decay.
 local check = require 'nnscaler.optim.check'
+local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 
 ---@param kernel string ATen's fused kernel
@@ -37,6 +38,7 @@ return function(kernel, weight_decay)
         lr = bucket.lr, beta1 = options.betas[1], beta2 = options.betas[2], eps = options.eps,
         weight_decay = options.weight_decay, amsgrad = options.amsgrad, maximize = options.maximize,
       })
+    door.release(count)
   end
 
   return kind

@@ -2,7 +2,9 @@
 --- steps. For matrices alone: other weights go to a group with another `type`. Meaning and defaults
 --- are those of torch.optim.Muon.
 local check = require 'nnscaler.optim.check'
+local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
+local slots = require 'nnscaler.optim.slots'
 
 local kind = {
   name = 'muon',
@@ -47,31 +49,51 @@ end
 
 function kind.slots() return { 'momentum_buffer' } end
 
--- A matrix near the closest orthogonal one: singular values between about 0.5 and 1.5.
+-- A matrix near the closest orthogonal one: singular values between about 0.5 and 1.5; and whether
+-- it is transposed.
 local function orthogonal(matrix, options)
   local a, b, c = unpack(options.ns_coefficients)
   local aten = require('nnscaler.ops').aten
   local tall = matrix.shape[1] > matrix.shape[2]
-  local x = aten._to_copy(matrix, { dtype = options.ns_dtype })
-  if tall then x = x:t() end
+  local copy = aten._to_copy(matrix, { dtype = options.ns_dtype })
+  local x = tall and copy:t() or copy
   x:div_(x:norm():clamp_min(options.eps))
   for _ = 1, options.ns_steps do
-    local gram = x:matmul(x:t())
-    local change = aten.addmm(gram, gram, gram, { beta = b, alpha = c })
+    local turned = x:t()
+    local gram = x:matmul(turned)
+    local change, before = aten.addmm(gram, gram, gram, { beta = b, alpha = c }), x
     x = aten.addmm(x, change, x, { beta = a })
+    for _, gone in ipairs { gram, turned, change, before, copy } do door.release(gone) end
   end
-  return tall and x:t() or x
+  return x, tall
+end
+
+--- Bytes of what the largest matrix takes: its direction, and two in the dtype of the steps beside
+--- two of its squares.
+function kind.workspace(options, weights)
+  local most = 0
+  for _, weight in ipairs(weights) do
+    local side = math.min(unpack(weight.shape))
+    most = math.max(most, (options.nesterov and 1 or 0)
+      * slots.tensor_bytes(weight.shape, weight.dtype)
+      + 2 * slots.tensor_bytes(weight.shape, options.ns_dtype)
+      + 2 * slots.tensor_bytes({ side, side }, options.ns_dtype))
+  end
+  return most
 end
 
 function kind.update(_, bucket, options)
   for i, weight in ipairs(bucket.parameters) do
     local gradient, buffer = bucket.gradients[i], bucket.momentum_buffer[i]
     buffer:lerp_(gradient, 1 - options.momentum)
-    local direction = options.nesterov and gradient:lerp(buffer, options.momentum) or buffer
-    direction = orthogonal(direction, options)
+    local ahead = options.nesterov and gradient:lerp(buffer, options.momentum) or nil
+    local x, turned = orthogonal(ahead or buffer, options)
+    local direction = turned and x:t() or x
     weight:mul_(1 - bucket.lr * options.weight_decay)
     local factor = adjust[options.adjust_lr_fn](weight.shape[1], weight.shape[2])
     weight:add_(direction, { alpha = -bucket.lr * factor })
+    door.release(direction, x)
+    if ahead then door.release(ahead) end
   end
 end
 

@@ -71,11 +71,45 @@ end
 function M.bytes(optimizer)
   local total = 0
   for _, slot in ipairs(optimizer:declared()) do
-    local elements = 1
-    for _, size in ipairs(slot.shape) do elements = elements * size end
-    total = total + elements * M.width[slot.dtype]
+    total = total + M.tensor_bytes(slot.shape, slot.dtype)
   end
   return total
+end
+
+--- Bytes that an update of these parameters takes for a while, as their kinds declare it:
+--- `workspace(options, weights)` of a kind says it of weights { shape, dtype } that it updates in
+--- one call, in the dtype in which it does.
+---@param optimizer nnscaler.Optimizer
+---@param names string[]
+---@return integer
+function M.workspace(optimizer, names)
+  local weights, most = {}, 0 -- by group
+  for _, name in ipairs(names) do
+    local slot = optimizer.by_name[name]
+    if slot then
+      local options = optimizer.options[slot.group]
+      local dtype = options.master and precision.gradient_dtype(slot.dtype) or slot.dtype
+      weights[slot.group] = weights[slot.group] or {}
+      table.insert(weights[slot.group], { shape = slot.data.shape, dtype = dtype })
+    end
+  end
+  for group, list in next, weights do
+    local kind = optimizer.kinds[group]
+    if kind.workspace then
+      most = math.max(most, kind.workspace(optimizer.options[group], list))
+    end
+  end
+  return most
+end
+
+--- Bytes of a tensor.
+---@param shape integer[]
+---@param dtype string
+---@return integer
+function M.tensor_bytes(shape, dtype)
+  local bytes = M.width[dtype]
+  for _, size in ipairs(shape) do bytes = bytes * size end
+  return bytes
 end
 
 -- Whether it is less than the weight.

@@ -7,6 +7,7 @@ local kWidth, kHeight = 860, 500
 local kLeft, kRight, kTop, kBottom = 72, 28, 58, 58
 local kInk, kFaint, kGrid = '#24292f', '#6e7781', '#e7eaee'
 local kTrain, kVal = '#2f6fdb', '#d9730d'
+local kRuns = { '#9ec1f7', '#d9730d', '#2e7d4f', '#a4262c', '#6f42c1' }
 local kFont = 'font-family="Helvetica, Arial, sans-serif"'
 
 local entities = { ['&'] = '&amp;', ['<'] = '&lt;', ['>'] = '&gt;', ['"'] = '&quot;' }
@@ -122,13 +123,9 @@ local function legend(out, entries)
   end
 end
 
---- Draws the losses of a run.
----@param options { title: string, train: { step: integer[], loss: number[] },
----  val?: { step: integer[], loss: number[] } }
----@return string svg
-function M.losses(options)
-  local train, val = options.train, options.val or { step = {}, loss = {} }
-  local low, high, last = range { train, val }
+-- A picture with axes for what lies in `series`, and where a step and a loss stand in it.
+local function canvas(title, series)
+  local low, high, last = range(series)
   local function x(step) return kLeft + (kWidth - kLeft - kRight) * step / last end
   local function y(loss)
     return kHeight - kBottom - (kHeight - kTop - kBottom) * (loss - low) / (high - low)
@@ -138,9 +135,37 @@ function M.losses(options)
       .. '%s font-size="13">'):format(kWidth, kHeight, kWidth, kHeight, kFont),
     '<rect width="100%" height="100%" fill="#ffffff"/>',
     ('<text x="%d" y="32" font-size="18" font-weight="600" fill="%s">%s</text>'):format(kLeft, kInk,
-      escape(options.title)),
+      escape(title)),
   }
   axes(out, x, y, low, high, last)
+  return out, x, y
+end
+
+--- Draws the training losses of several runs over each other, the first widest, so that those below
+--- are seen.
+---@param title string
+---@param runs { name: string, step: integer[], loss: number[] }[]
+---@return string svg
+function M.overlay(title, runs)
+  local out, x, y = canvas(title, runs)
+  local entries = {}
+  for i, run in ipairs(runs) do
+    local color = kRuns[(i - 1) % #kRuns + 1]
+    line(out, x, y, run.step, run.loss, color, math.max(1, 2 * (#runs - i) + 1), 0.8)
+    entries[i] = { color = color, text = run.name }
+  end
+  legend(out, entries)
+  out[#out + 1] = '</svg>\n'
+  return table.concat(out, '\n')
+end
+
+--- Draws the losses of a run.
+---@param options { title: string, train: { step: integer[], loss: number[] },
+---  val?: { step: integer[], loss: number[] } }
+---@return string svg
+function M.losses(options)
+  local train, val = options.train, options.val or { step = {}, loss = {} }
+  local out, x, y = canvas(options.title, { train, val })
   local entries = {}
   if #train.loss > 0 then
     local losses, many = train.loss, #train.loss >= 50

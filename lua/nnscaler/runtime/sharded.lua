@@ -19,7 +19,10 @@ local M = {}
 function M.part(self, name, x)
   local range, leaf = self.ranges[name], self.leaves[name]
   if not range or x.shape[leaf.dim + 1] ~= leaf.length then return x end
-  return x:detach():narrow(leaf.dim, range[1], range[2])
+  local line = x:detach()
+  local view = line:narrow(leaf.dim, range[1], range[2])
+  C.release(line)
+  return view
 end
 
 -- Where the shards of a set lie when they travel together: by rank of `over` a list of parts, and
@@ -117,6 +120,7 @@ end
 
 --- Updates what this rank has of a set's weights. Kernels walk a tensor by address, so a shard that
 --- is strided in its weight is updated in a copy; so is what an optimizer updates on the host.
+--- Views of gradients that were left to the collector would keep all of a set.
 ---@param self nnscaler.States
 ---@param set table
 ---@param lr number learning rate of the default group
@@ -128,6 +132,7 @@ function M.update(self, set, lr)
     if gradient and slot then
       local n, part = #slots + 1, self:own(name)
       slots[n], weights[n], gradients[n] = slot, part, M.part(self, name, gradient)
+      if not rawequal(gradients[n], gradient) then lent[#lent + 1] = gradients[n] end
       if on_host.slots then
         weights[n] = host.copy(part)
         if not on_host.gradients then
@@ -143,7 +148,11 @@ function M.update(self, set, lr)
       slot.data = weights[n]
     end
   end
+  local given = { unpack(gradients) }
   train.align(weights, gradients)
+  for i, gradient in ipairs(gradients) do
+    if not rawequal(gradient, given[i]) then lent[#lent + 1] = gradient end
+  end
   self.optimizer:update(slots, gradients, lr)
   tensor.no_grad(function()
     for _, copy in ipairs(copies) do

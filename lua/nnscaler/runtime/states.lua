@@ -384,32 +384,38 @@ function States:overlapped()
 end
 
 -- Gradients of a set that are there, and their parameters; of `holders` ranks each, where told.
+-- With views that were made for it: whoever asks releases them, else they keep all of a set.
 local function list_of(self, k, holders)
-  local set, names, gradients = self.sets[k], {}, {}
+  local set, names, gradients, made = self.sets[k], {}, {}, {}
   for _, name in ipairs(set.names) do
     local gradient = self:gradient(name)
     if gradient and (not holders or (self.leaves[name].holders or 1) == holders) then
       local n = #names + 1
       names[n], gradients[n] = name, set.scatter and sharded.part(self, name, gradient) or gradient
+      if not rawequal(gradients[n], gradient) then made[#made + 1] = gradients[n] end
     end
   end
-  return gradients, names
+  return gradients, names, made
 end
 
--- The same as few tensors as there are.
+-- The same as few tensors as there are, and the views among them.
 local function pieces(self, k, holders)
   local set = self.sets[k]
   if set.flat and set.joint and not set.late and (not holders or set.one) then
-    return (not holders or set.holders == holders) and { set.flat } or {}
+    return (not holders or set.holders == holders) and { set.flat } or {}, {}
   end
-  return (list_of(self, k, holders))
+  local list, _, made = list_of(self, k, holders)
+  return list, made
 end
 
 --- Multiplies the gradients of a set by a factor.
 ---@param k integer
 ---@param factor number
 function States:scale(k, factor)
-  if factor ~= 1 then train.scale(pieces(self, k), factor) end
+  if factor == 1 then return end
+  local list, made = pieces(self, k)
+  train.scale(list, factor)
+  C.release(unpack(made))
 end
 
 --- Sum of the squares of a set's gradients, of those that so many ranks hold.
@@ -417,7 +423,10 @@ end
 ---@param holders integer
 ---@return number
 function States:squares(k, holders)
-  return train.scale_and_norm(pieces(self, k, holders), 1) ^ 2
+  local list, made = pieces(self, k, holders)
+  local norm = train.scale_and_norm(list, 1)
+  C.release(unpack(made))
+  return norm ^ 2
 end
 
 --- Clips the gradients of a set to a norm of all gradients, as torch.nn.utils.clip_grad_norm_ does.

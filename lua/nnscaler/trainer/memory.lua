@@ -5,59 +5,11 @@ local alive = require 'nnscaler.trainer.alive'
 local base = require 'nnscaler._C.base'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
-local optim = require 'nnscaler.optim'
+local phases = require 'nnscaler.trainer.phases'
 local ranks = require 'nnscaler.ranks'
-local shards = require 'nnscaler.runtime.shards'
-local slots = require 'nnscaler.optim.slots'
 local units = require 'nnscaler.units'
 
 local M = {}
-
----@class nnscaler.trainer.Memory bytes of a rank
----@field parameters integer
----@field gradients integer
----@field optimizer integer
----@field peak integer of activations, at most
----@field in_flight integer micro-batches that these are of
----@field buffers integer
----@field constants integer
----@field host integer what rests in memory of the host, states and activations
----@field total integer of the device at most, samples not counted
-
---- Memory of a program, with what the optimizer will keep of the parameters of the model.
----@param optimizer table of the job
----@param program nnscaler.Program
----@param rank integer
----@param names string[] of the model's parameters
----@param on_host { slots: boolean, gradients: boolean } what rests in memory of the host
----@return nnscaler.trainer.Memory
-function M.of(optimizer, program, rank, names, on_host)
-  local memory, parameters, kept = program:memory((program:schedule())), {}, {}
-  for _, leaf in ipairs(program:parameters()) do
-    local slice = leaf.addends > 0 and shards.slice(leaf, rank)
-    kept[leaf.name] = slice and { shape = slice.shape, dtype = leaf.dtype } or nil
-  end
-  for i, name in ipairs(names) do
-    parameters[i] = { name = name, data = kept[name], requires_grad = kept[name] ~= nil }
-  end
-  memory.optimizer = slots.bytes(optim.new(optimizer, parameters))
-  local states = (on_host.slots and memory.optimizer or 0)
-    + (on_host.gradients and memory.gradients or 0)
-  memory.host = memory.host + states
-  memory.total = memory.total + memory.optimizer - states
-  return memory
-end
-
---- Bytes by kind, in words.
----@param m nnscaler.trainer.Memory
----@return string
-function M.kinds(m)
-  local text = ('weights %s, gradients %s, optimizer %s, activations of %d micro-batch(es) %s')
-    :format(units.bytes(m.parameters), units.bytes(m.gradients), units.bytes(m.optimizer),
-      m.in_flight, units.bytes(m.peak))
-  local other = m.buffers + m.constants
-  return other > 0 and ('%s, buffers and constants %s'):format(text, units.bytes(other)) or text
-end
 
 local function number_in(path)
   local file = io.open(path)
@@ -183,9 +135,8 @@ function M.check(t, predict)
   if given(t) then door.limit_memory(given(t) * 2 ^ 30 * threads()) end
   local program = t.engine.first
   if not program then return end -- eager, or parallel modules of the user
-  local names = {}
-  for i, entry in ipairs(t.model:named_parameters()) do names[i] = entry.name end
-  t.memory = M.of(t.args.optimizer, program, t.rank, names, t.engine.options.zero.on_host)
+  t.memory = phases.of(t.args.optimizer, program, t.rank, phases.settings(t.args, t.model,
+    t.engine.options, t.span.per_step / t.units, t.sample_bytes))
   local memories, top = {}, 1
   for i, text in ipairs(ranks.exchange(base.json_encode(t.memory))) do
     memories[i] = base.json_decode(text)
@@ -196,14 +147,14 @@ function M.check(t, predict)
   local of = #memories > 1 and (' of rank %d, which takes most'):format(top - 1) or ''
   local there = where and (', of %s %s'):format(units.bytes(where.limit),
     where.hosts and 'of the machine' or 'allowed') or ''
-  t.log.info('Memory%s: at most %s (%s)%s', of, units.bytes(m.total), M.kinds(m), there)
+  t.log.info('Memory%s: at most %s (%s)%s', of, units.bytes(m.total), phases.kinds(m), there)
   if not where then return end
   local most, whose = need(memories, where)
   if most <= where.limit then return end
   local hint = t.sharing and t.sharing:of_rank_zero(function() return advice(t, where, predict) end)
     or advice(t, where, predict)
   fail('usage', 'trainer.memory', ('%s will take %s (%s); expected at most %s%s'):format(
-    where.hosts and 'the run' or ('rank %d'):format(whose - 1), units.bytes(most), M.kinds(m),
+    where.hosts and 'the run' or ('rank %d'):format(whose - 1), units.bytes(most), phases.kinds(m),
     units.bytes(where.limit), where.hosts and ', what the machine has'
       or ', compute_config.memory_gb'), hint)
 end
@@ -222,7 +173,7 @@ function M.explain(t, err)
   local lines = { '[memory.full] ' .. message:gsub('^%[[%w_.]+%] ', '') }
   if t.memory then
     lines[#lines + 1] = ('predicted for rank %d: at most %s (%s)'):format(t.rank,
-      units.bytes(t.memory.total), M.kinds(t.memory))
+      units.bytes(t.memory.total), phases.kinds(t.memory))
   end
   for _, line in ipairs(alive.lines(t)) do lines[#lines + 1] = line end
   local out = setmetatable({ kind = 'state', message = table.concat(lines, '\n  '),

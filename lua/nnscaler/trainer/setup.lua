@@ -21,6 +21,7 @@ local offload = require 'nnscaler.trainer.offload'
 local optim = require 'nnscaler.optim'
 local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
+local phases = require 'nnscaler.trainer.phases'
 local pipeline = require 'nnscaler.pipeline'
 local policies = require 'nnscaler.policies'
 local precision = require 'nnscaler.precision'
@@ -139,10 +140,10 @@ local function make_engine(t)
       :format(t.world_size), 'leave out eager, or run with one rank')
   end
   t.engine = require('nnscaler.runtime.' .. name).new(t.model, t.args, t.sharing)
-  if t.sharing then
-    t.engine:prepare(M.first_sample(t))
-  elseif not t.args.eager then
-    t.engine:compile(M.first_sample(t), true)
+  if t.sharing or not t.args.eager then
+    local sample = M.first_sample(t)
+    t.sample_bytes = phases.sample_bytes(sample)
+    if t.sharing then t.engine:prepare(sample) else t.engine:compile(sample, true) end
   end
   t.engine_name = name
 end
@@ -246,15 +247,16 @@ local function predict(t, changes)
   world.folder = ''
   world.micro_batches = M.parts(other, world.runtime_ngpus / world.plan_ngpus)
   local line = pipeline.new(sources.of(other.model), world)
-  local args, n = sample_of.arguments(job, M.first_sample(other))
+  local sample = M.first_sample(other)
+  local args, n = sample_of.arguments(job, sample)
   args.n = n
   local graph = line:graph(args, true)
   line:make_plan(graph)
-  local names, memories = {}, {}
-  for i, entry in ipairs(line.source:named_parameters()) do names[i] = entry.name end
+  local memories = {}
+  local settings = phases.settings(job, line.source, world, world.micro_batches,
+    phases.sample_bytes(sample))
   line:write_all(graph, function(program, rank)
-    memories[rank + 1] = memory.of(job.optimizer, program, rank, names,
-      world.zero.on_host)
+    memories[rank + 1] = phases.of(job.optimizer, program, rank, settings)
   end)
   return memories
 end

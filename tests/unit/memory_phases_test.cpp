@@ -1,0 +1,151 @@
+// Memory of a step phase by phase: strides against addresses counted one by one, gradients where
+// they lie, and what comes of accumulation, sums over ranks and memory of the host.
+#include <catch2/catch.hpp>
+
+#include <algorithm>
+#include <numeric>
+
+#include "lower/memory.h"
+#include "lower/memory_phases.h"
+#include "lower/strides.h"
+#include "operators/room.h"
+#include "plan/builder.h"
+#include "support/models.h"
+
+using namespace nns;
+using namespace nns::test;
+
+namespace {
+
+// Addresses of all elements in row-major order of their indices.
+std::vector<int64_t> addresses(const Shape& shape, const Shape& strides) {
+  std::vector<int64_t> out{0};
+  for (size_t d = 0; d < shape.size(); ++d) {
+    std::vector<int64_t> more;
+    for (int64_t base : out)
+      for (int64_t i = 0; i < shape[d]; ++i) more.push_back(base + i * strides[d]);
+    out = std::move(more);
+  }
+  return out;
+}
+
+// All shapes of so many elements with at most `rank` dimensions.
+void shapes_of(int64_t elements, size_t rank, Shape& so_far, std::vector<Shape>& out) {
+  if (elements == 1) out.push_back(so_far);
+  if (so_far.size() == rank) return;
+  for (int64_t size = 1; size <= elements; ++size)
+    if (elements % size == 0) {
+      so_far.push_back(size);
+      shapes_of(elements / size, rank, so_far, out);
+      so_far.pop_back();
+    }
+}
+
+// Whether some strides give these addresses in this shape.
+bool fits(const Shape& shape, const std::vector<int64_t>& list) {
+  Shape strides(shape.size());
+  int64_t step = 1;
+  for (size_t d = shape.size(); d-- > 0;) {
+    strides[d] = shape[d] > 1 ? list[static_cast<size_t>(step)] - list[0] : 0;
+    step *= shape[d];
+  }
+  return addresses(shape, strides) == list;
+}
+
+lower::Program program_of(const GraphPtr& graph, int units, int zero = 0) {
+  plan::Builder b(graph, 1, units);
+  for (const graph::Node& node : graph->nodes) b.replicate(node.id, 1);
+  if (zero > 0) b.zero(zero);
+  return lower_all(graph, std::make_shared<const plan::Plan>(b.finish("hand"))).ranks[0].program;
+}
+
+const std::vector<lower::Action> kOnce = {{'F', 0, 0}, {'B', 0, 0}};
+const std::vector<lower::Action> kTwice = {{'F', 0, 0}, {'B', 0, 0}, {'F', 0, 1}, {'B', 0, 1}};
+
+}  // namespace
+
+TEST_CASE("a reshape moves nothing exactly where strides allow it") {
+  std::vector<Shape> shapes;
+  Shape none;
+  shapes_of(12, 3, none, shapes);
+  int views = 0, copies = 0;
+  for (const Shape& shape : shapes) {
+    std::vector<size_t> order(shape.size());
+    std::iota(order.begin(), order.end(), 0);
+    do {  // every order of the dimensions in memory
+      Shape turned, strides(shape.size());
+      for (size_t d : order) turned.push_back(shape[d]);
+      const Shape lying = lower::row_major(turned);
+      for (size_t i = 0; i < order.size(); ++i) strides[order[i]] = lying[i];
+      const auto list = addresses(shape, strides);
+      for (const Shape& to : shapes) {
+        INFO(to_string(shape) << " by " << to_string(strides) << " as " << to_string(to));
+        const auto laid = lower::reshaped(shape, strides, to);
+        CHECK(laid.has_value() == fits(to, list));
+        if (laid) CHECK(addresses(to, *laid) == list);
+        ++(laid ? views : copies);
+      }
+    } while (std::next_permutation(order.begin(), order.end()));
+  }
+  CHECK(views > 100);
+  CHECK(copies > 100);
+}
+
+TEST_CASE("gradients are there from the first micro-batch on") {
+  for (const GraphPtr& graph : {perceptrons(3), transformer(2)}) {
+    INFO(graph->name);
+    const lower::Program program = program_of(graph, 1);
+    const lower::Memory all = lower::memory(program);
+    const lower::Phases once = lower::phases(program, kOnce),
+                        twice = lower::phases(program, kTwice);
+    CHECK(once.forward.gradients == 0);
+    CHECK(once.step.gradients == all.gradients);
+    CHECK(once.step.activations == 0);
+    CHECK(once.backward.total() < all.gradients + all.peak);
+    CHECK(once.forward.total() <= once.backward.total());
+    // The second one has all of them, beside its activations.
+    CHECK(twice.forward.gradients == all.gradients);
+    CHECK(twice.forward.activations == once.forward.activations);
+    CHECK(twice.backward.total() > once.backward.total());
+    CHECK(twice.step.gradients == all.gradients);
+  }
+}
+
+TEST_CASE("gradients that ranks sum lie in one tensor, made at the first of them") {
+  const GraphPtr graph = perceptrons(3);
+  const lower::Program alone = program_of(graph, 1), summed = program_of(graph, 2);
+  const lower::Phases a = lower::phases(alone, kOnce), s = lower::phases(summed, kOnce);
+  CHECK(s.backward.gradients == lower::memory(summed).gradients);
+  CHECK(s.backward.total() > a.backward.total());
+  CHECK(s.step.gradients == a.step.gradients);
+  // Where they rest in shards, each is scattered as soon as it is there.
+  const lower::Program cut = program_of(graph, 2, plan::Zero::gradients);
+  CHECK(lower::phases(cut, kOnce).step.gradients == lower::memory(cut).gradients);
+  CHECK(lower::phases(cut, kOnce).step.gradients < s.step.gradients);
+  // On the host they take nothing of the device.
+  const lower::Phases apart = lower::phases(summed, kTwice, /*apart=*/true);
+  CHECK(apart.backward.gradients == 0);
+  CHECK(apart.step.gradients == 0);
+}
+
+TEST_CASE("calls say what they take beside their results") {
+  const TensorType half{{4, 8}, DType::bf16}, whole{{4, 8}, DType::f32};
+  const auto of = [](std::string_view op, std::vector<graph::NamedArg> args,
+                     const TensorType& type) {
+    return operators::workspace(
+        operators::CallView(op, args, [&](int) -> const TensorType& { return type; }));
+  };
+  using graph::ValueRef;
+  CHECK(of("aten::mm", {{"self", ValueRef{0}}, {"mat2", ValueRef{1}}}, whole) == 0);
+  CHECK(of("aten::mm", {{"self", ValueRef{0}}, {"mat2", ValueRef{1}}}, half) == 2048 + 4 * 64);
+  const Shape group{0, 1};
+  const auto gather = [&](int64_t dim, int64_t length) {
+    return of("comm::all_gather",
+              {{"self", ValueRef{0}}, {"dim", dim}, {"whole", length}, {"group", group}}, whole);
+  };
+  CHECK(gather(0, 8) == 0);         // parts lie as they come
+  CHECK(gather(1, 16) == 2 * 128);  // joined out of them
+  CHECK(gather(0, 7) == 2 * 128);
+  CHECK(of("comm::reduce_scatter", {{"self", ValueRef{0}}, {"dim", int64_t{0}}, {"group", group}},
+           whole) == 128);
+}
