@@ -1,8 +1,8 @@
 --- Interlaced embedding: the rows of the token table lie on the devices of all pipeline stages,
 --- which look them up together. Where the vocabulary is large no stage carries the whole table.
 --- The table is a stage of its own that every device runs beside its stage of blocks; its parts
---- stand in the order of 1F1B where the first stage needs them. The output layer has a weight of
---- its own.
+--- stand in the order of 1F1B where the first stage needs them. An output layer that is tied to the
+--- table is such a stage, too: every device makes the scores of its rows, behind the last block.
 ---
 ---   nnscaler run recipes/llama3.lua preset=tiny pas_policy=examples/policies/interlaced.lua -n 2
 
@@ -46,15 +46,22 @@ local function set_times(ranks, micros)
   end
 end
 
--- One order a rank: its own parts, and before the forward and after the backward of the first stage
--- those of the table, at one time everywhere.
-local function orders(p, micros)
+-- One order a rank: its own parts, and at one time everywhere those of the table, before the
+-- forward and after the backward of the first stage, and those of a tied head, before the backward
+-- of the last one.
+local function orders(p, micros, tied)
   local ranks, shared = {}, {}
   for r = 0, p - 1 do ranks[r + 1] = one_f_one_b(r, p, micros) end
   set_times(ranks, micros)
   for _, part in ipairs(ranks[1]) do
     shared[#shared + 1] = { text = ('%s0:%d'):format(part.kind, part.micro),
       time = part.kind == 'F' and part.start or part.stop }
+  end
+  for _, part in ipairs(tied and ranks[p] or {}) do
+    if part.kind == 'B' then
+      local text = ('F%d:%d B%d:%d'):format(p + 1, part.micro, p + 1, part.micro)
+      shared[#shared + 1] = { text = text, time = part.start }
+    end
   end
   table.sort(shared, function(a, b)
     return a.time < b.time or a.time == b.time and a.text < b.text
@@ -74,6 +81,26 @@ local function orders(p, micros)
   return out
 end
 
+-- The layer that makes scores out of the rows of the table, if there is one.
+local function tied_head(graph, table_node)
+  local rows = graph:weight_of(table_node.inputs[1])
+  for _, node in ipairs(graph:nodes()) do
+    if node.inputs[2] and graph:weight_of(node.inputs[2]) == rows then return node end
+  end
+end
+
+-- Cuts the scores from the head to the loss, each device with those of its rows.
+local function cut_scores(graph, head, p)
+  graph:partition(head, { input = 1, dim = 0, uneven = true }, p)
+  local node = head
+  while node.kind ~= 'class_loss' do
+    node = graph:consumers(node)[1]
+    if not node then return end -- scores are what the model returns
+    local classes = node.kind == 'class_loss' and 1 or #graph.values[node.inputs[1] + 1].shape - 1
+    graph:partition(node, { input = 0, dim = classes, uneven = true }, p)
+  end
+end
+
 return function(graph, cfg)
   local p, blocks = cfg.plan_ngpus, blocks_of(graph)
   local table_node = graph:select({ op = 'embedding' })[1]
@@ -85,9 +112,13 @@ return function(graph, cfg)
   for s = 1, p - 1 do
     first[s + 1], devices[s + 2] = blocks[math.floor(s * #blocks / p) + 1], { s }
   end
+  local head = tied_head(graph, table_node)
+  if head then first[p + 1], devices[p + 2] = head, everywhere end
   graph:stage(first, devices)
   local micros = cfg.micro_batches or p
-  graph:schedule { name = 'custom', micro_batches = micros, orders = orders(p, micros) }
+  graph:schedule { name = 'custom', micro_batches = micros,
+    orders = orders(p, micros, head ~= nil) }
+  if head then cut_scores(graph, head, p) end
   graph:partition(table_node, { input = 0, dim = 0, uneven = true }, p)
   graph:replicate_rest()
 end

@@ -95,7 +95,7 @@ describe('nnscaler compile for two ranks', function()
     local said = shell.nnscaler(('compile %s %s gen_savedir=%s/gen --report --log-level error')
       :format(tiny, two, folder))
     assert.truthy(said:find('\n *rank +weights +gradients +optimizer +saved +in flight +peak '
-      .. '+forward +backward +step\n *0 +%d'), said)
+      .. '+total\n *0 +%d'), said)
   end)
 
   it('refuses what it cannot write', function()
@@ -190,5 +190,29 @@ describe('LLaMA-8B', function()
     assert.equal(base.file_read(folder .. '/1024/Llama/gencode1001.lua'),
       base.file_read(folder .. '/one/Llama/gencode1001.lua'))
     assert.falsy(base.file_exists(folder .. '/one/Llama/gencode1000.lua'))
+  end)
+end)
+
+describe('the trace of Llama 3 with 405 billion parameters', function()
+  it('takes at most 10 s of CPU and 1.5 GB', function()
+    base.file_write(folder .. '/trace.lua', [[
+local T = require 'nnscaler.tensor'
+local Llama = require 'nnscaler.models.llama'
+local x = T.zeros({ 1, 8192 }, { dtype = 'int64' })
+local start = os.clock()
+local graph = require 'nnscaler.trace'(Llama(Llama.configs['llama3-405b']), { x, x },
+  { training = true })
+local seconds, kilobytes = os.clock() - start, nil
+for line in io.lines '/proc/self/status' do
+  kilobytes = kilobytes or line:match '^VmHWM:%s*(%d+)'
+end
+print(('%d calls %.3f seconds %d kilobytes'):format(#graph:nodes(), seconds, kilobytes))
+]])
+    local said, code = shell.nnscaler(folder .. '/trace.lua')
+    assert.equal(0, code, said)
+    local calls, took, kilobytes = said:match '(%d+) calls ([%d.]+) seconds (%d+) kilobytes'
+    assert.is_true(tonumber(calls) > 4000, said)
+    assert.is_true(tonumber(took) <= 10, said)
+    assert.is_true(tonumber(kilobytes) <= 1.5e6, said)
   end)
 end)

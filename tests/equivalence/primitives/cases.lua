@@ -188,14 +188,16 @@ M.example_three_stages.make = function()
 end
 M.example_three_stages.sample = require('tests.equivalence.plans.models')['gpt tied'].sample
 for _, plan in ipairs { 2, 4 } do
-  local case = example('interlaced', plan)
-  case.cut, case.micro_batches = 1, 5
-  case.make = function()
-    return GPT { vocab = 16, layers = 4, heads = 2, width = 8, block = 8, bias = true,
-      dropout = 0.1, tied = false }
+  for _, tied in ipairs { false, true } do
+    local case = example('interlaced', plan)
+    case.cut, case.micro_batches = 1, 5
+    case.make = function()
+      return GPT { vocab = 16, layers = 4, heads = 2, width = 8, block = 8, bias = true,
+        dropout = 0.1, tied = tied }
+    end
+    case.sample = M.example_three_stages.sample
+    M[('example_interlaced%s_%d'):format(tied and '_tied' or '', plan)] = case
   end
-  case.sample = M.example_three_stages.sample
-  M['example_interlaced_' .. plan] = case
 end
 
 return M
