@@ -2,6 +2,7 @@
 --- prefers, and what it refuses.
 local T = require 'nnscaler.tensor'
 local handle = require 'nnscaler.policies.handle'
+local lower = require 'nnscaler._C.lower'
 local nn = require 'nnscaler.nn'
 local policies = require 'nnscaler.policies'
 local rannc = require 'nnscaler.policies.rannc'
@@ -66,6 +67,24 @@ describe('rannc', function()
     assert.equal(10002000000, weights)
     assert.same({ 0, 2, 4, 6 }, found.rows[1].devices)
     assert.same({ 1, 3, 5, 7 }, found.rows[2].devices)
+  end)
+
+  it('finds the better plan of that run where its own formulas do not bind', function()
+    local cfg = cfg_of(8, { hardware = 'a100-40x8', max_partition_num = 10 })
+    cfg.optimizer = { type = 'sgd', args = { lr = 0.01 } }
+    local graph = graph_of(512, 5000, 100)
+    local found, seconds = rannc.find(handle.new(graph, cfg), cfg), {}
+    assert.equal(0, found.rows[1].state) -- RaNNC counts two copies of each weight, SGD keeps none
+    assert.equal(1, #found.rows)
+    assert.equal(8, found.rows[1].replicas)
+    for stages = 1, 2 do
+      cfg.pas_config.partition_num = stages
+      local plan = policies.run(graph, 'rannc', cfg)
+      seconds[stages] = lower.simulate(graph, { device = 'cpu', plan = plan, embedded = true },
+        { hardware = 'a100-40x8', micro_batches = 1, state = 0 })
+      assert.is_true(seconds[stages].total < found.limit)
+    end
+    assert.is_true(seconds[1].seconds < seconds[2].seconds)
   end)
 
   it('takes what the simulator finds fastest, and says the same again', function()

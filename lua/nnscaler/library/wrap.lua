@@ -88,6 +88,13 @@ local function source_of(model)
   return sources.of(model, { loss = false, arg_names = arguments.names(model) })
 end
 
+-- Options for this number of ranks, with the optimizer, whose state counts in plans.
+local function options_of(waiting, config, opts)
+  local chosen = engines.options(waiting.model, opts.policy, config, opts)
+  if waiting.spec and type(waiting.spec.type) ~= 'function' then chosen.optimizer = waiting.spec end
+  return chosen
+end
+
 -- Runs the policy and becomes the parallel module.
 local function plan(self, ...)
   local waiting = rawget(self, '_waiting')
@@ -97,8 +104,7 @@ local function plan(self, ...)
       .. 'this one')
   end
   local model, opts, given = waiting.model, waiting.opts, { n = select('#', ...), ... }
-  local chosen = engines.options(model, opts.policy, opts.compute_config, opts)
-  if waiting.spec and type(waiting.spec.type) ~= 'function' then chosen.optimizer = waiting.spec end
+  local chosen = options_of(waiting, opts.compute_config, opts)
   local engine, first = engines.new(source_of(model), chosen, true), ranks.rank() == 0
   local own = ends.new(engine, model.class_name, opts.micro_batches, opts.whole)
   if first then log.info 'Tracing model ...' end
@@ -139,7 +145,7 @@ function Wrapped:plan_for(world, ...)
   local config = { runtime_ngpus = world }
   for key, value in sorted_pairs(waiting.opts.compute_config) do config[key] = value end
   local opts = setmetatable({ load_module = false }, { __index = waiting.opts })
-  local chosen = engines.options(waiting.model, waiting.opts.policy, config, opts)
+  local chosen = options_of(waiting, config, opts)
   local line = pipeline.new(source_of(waiting.model), chosen)
   local times = chosen.plan_ngpus / opts.micro_batches
   local args = ends.resized(given, line.source.arg_names, opts.whole, times)

@@ -299,6 +299,9 @@ function M.find(graph, cfg)
     config[key] = given[key]
     if config[key] == nil then config[key] = kDefaults[key] end
   end
+  if not config.rannc_costs and given.opt_param_factor == nil then -- what this optimizer keeps
+    config.opt_param_factor = autodist.settings(graph.graph, cfg).state or config.opt_param_factor
+  end
   config.hardware = cfg.hardware or config.hardware
   local inputs = graph.graph:inputs()
   local rows = inputs[1] and inputs[1].shape[1]
