@@ -283,6 +283,7 @@ function Skeleton:seen(rank) end
 ---@field communication boolean
 ---@field forward number seconds
 ---@field backward number seconds
+---@field interpolated number seconds that others like them were measured for
 ---@field modelled number seconds of those that were not measured
 ---@field instrs integer
 

@@ -137,6 +137,7 @@ void push_spent(lua_State* L, const lower::Spent& call) {
                                    {"node", static_cast<double>(call.node)},
                                    {"forward", call.forward},
                                    {"backward", call.backward},
+                                   {"interpolated", call.interpolated},
                                    {"modelled", call.modelled},
                                    {"instrs", static_cast<double>(call.instrs)}}) {
     lua_pushnumber(L, value);

@@ -270,6 +270,7 @@ std::map<std::pair<int, SegmentKind>, Seconds> segments_of(const Program& progra
       call.communication = communication;
       if (communication || instr.node < 0) call.op = instr.op;
       (segment.kind == SegmentKind::forward ? call.forward : call.backward) += seconds.all();
+      call.interpolated += seconds.by_origin[static_cast<size_t>(cost::Origin::interpolated)];
       call.modelled += seconds.by_origin[static_cast<size_t>(cost::Origin::modelled)];
       ++call.instrs;
     }

@@ -73,7 +73,8 @@ struct Spent {
   std::string op;
   bool communication = false;
   double forward = 0, backward = 0;  // seconds
-  double modelled = 0;               // seconds of those that were not measured at all
+  double interpolated = 0;           // seconds of those that others like them were measured for
+  double modelled = 0;               // and of those of which nothing was
   int instrs = 0;
 };
 

@@ -70,6 +70,8 @@ describe('nnscaler profile', function()
     assert.equal(0, code, out)
     assert.matches('cost sources: of the seconds of calls and links %d+ %% measured', out)
     assert.matches('hardware measured %(', out)
+    assert.matches('aten::linear in layers.%*: [%d.]+ [mu]?s %(forward [%d.]+ [mu]?s, measured%)',
+      out)
     assert.is_true(tonumber(out:match '(%d+) %% modelled') <= 10, out)
   end)
 

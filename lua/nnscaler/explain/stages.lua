@@ -40,11 +40,13 @@ local function grouped(nodes, list, communication)
       local row = groups[key]
       if not row then
         row = { name = name, of = of, module = module, node = node, count = 0, seconds = 0,
-          forward = 0 }
+          forward = 0, interpolated = 0, modelled = 0 }
         groups[key], rows[#rows + 1] = row, row
       end
       row.count = row.count + 1
       row.forward = row.forward + spent.forward
+      row.interpolated = row.interpolated + spent.interpolated
+      row.modelled = row.modelled + spent.modelled
       row.seconds = row.seconds + spent.forward + spent.backward
       total = total + spent.forward + spent.backward
     end
@@ -84,6 +86,13 @@ local function split_of(e, node)
     or 'whole on each device', op.recompute >= 0
 end
 
+-- Where the seconds of a row come from, most of them.
+local function origin(row)
+  local measured = row.seconds - row.interpolated - row.modelled
+  if row.modelled >= math.max(measured, row.interpolated) then return 'modelled' end
+  return row.interpolated > measured and 'interpolated' or 'measured'
+end
+
 -- `across`: seconds of communication by group of calls.
 local function top(e, rows, total, what, across, add)
   add('Total %s time: %s', what, format.seconds(total))
@@ -93,10 +102,10 @@ local function top(e, rows, total, what, across, add)
   for i = 1, math.min(kTop, #rows) do
     local row = rows[i]
     shown = shown + row.seconds
-    add('    %s%s in %s: %s (forward %s), %.1f %%', row.name,
+    add('    %s%s in %s: %s (forward %s, %s), %.1f %%', row.name,
       row.count > 1 and (' x %d'):format(row.count) or '',
       row.module == '' and 'the model' or row.module, format.seconds(row.seconds),
-      format.seconds(row.forward), 100 * row.seconds / total)
+      format.seconds(row.forward), origin(row), 100 * row.seconds / total)
     if row.node then
       add('        %s -> %s', shapes(values, row.node.inputs), shapes(values, row.node.outputs))
       add('        File "%s", line %d,  %s', row.node.file, row.node.line, row.node.source)
