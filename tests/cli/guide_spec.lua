@@ -1,4 +1,5 @@
--- The recipes, jobs and scripts of docs/guide.md, docs/training.md and README.md run.
+-- The recipes, jobs and scripts of docs/guide.md, docs/stories.md, docs/training.md and README.md
+-- run.
 local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
@@ -10,7 +11,7 @@ local changes = {
   ['model.lua'] = { 'max_epochs=1', 'Reached max epochs' },
 }
 
-for _, page in ipairs { 'docs/guide.md', 'docs/training.md', 'README.md' } do
+for _, page in ipairs { 'docs/guide.md', 'docs/stories.md', 'docs/training.md', 'README.md' } do
   describe(page, function()
     local count, commands = 0, 0
     for name, text in base.file_read(page):gmatch '```%l+ file=([%w._]+)\n(.-)```' do
