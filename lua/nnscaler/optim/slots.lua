@@ -6,7 +6,7 @@ local M = {}
 
 --- Bytes of an element.
 M.width = { float64 = 8, float32 = 4, bfloat16 = 2, float16 = 2, int64 = 8, int32 = 4,
-  int16 = 2, int8 = 1, uint8 = 1, bool = 1 }
+  int16 = 2, int8 = 1, uint8 = 1, bool = 1, complex64 = 8, complex128 = 16 }
 
 ---@class nnscaler.Slot of every parameter of a group
 ---@field name string

@@ -104,7 +104,8 @@ function Prediction:tell(t)
   local alone = t.world_size == 1 or not t.sharing or ranks.place().launcher ~= 'none'
   local all = {}
   for r, text in ipairs(ranks.exchange(base.json_encode { wall = median(self.walls),
-    wait = median(self.waits), peak = alone and peak or -1 })) do
+    wait = median(self.waits), peak = alone and peak or -1,
+    told = t.memory and t.memory.total or -1 })) do
     all[r] = base.json_decode(text)
   end
   if t.rank ~= 0 then return end
@@ -121,10 +122,10 @@ function Prediction:tell(t)
     for _, spent in ipairs(of.spent) do
       if spent.communication then sent = sent + spent.forward + spent.backward end
     end
-    local predicted = of.memory.total + of.state
+    local predicted = measured.told
     local waiting = idle[row_of(account, parts[1].stage)] + account.sums
       + sent * (t.engine.options.micro_batches or 1)
-    local peak_of = measured.peak < 0 and '' or (', peak %s and %s (%s)'):format(
+    local peak_of = (measured.peak < 0 or predicted < 0) and '' or (', peak %s and %s (%s)'):format(
       units.bytes(predicted), units.bytes(measured.peak), percent(predicted, measured.peak))
     local more = of.ranks > 1 and (' and %d more'):format(of.ranks - 1) or ''
     t:say('info', '  stage %s (rank %d%s): waiting and communication %s and %s%s',
