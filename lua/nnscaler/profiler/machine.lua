@@ -8,7 +8,7 @@ local tensor = require 'nnscaler.tensor'
 
 local M = {}
 
-local kLeast, kMost = 3, 30 -- times that something is measured
+local kLeast, kMost = 8, 30 -- times that something is measured
 local kSeconds = 0.03 -- after which it is enough
 local kLargest = 2 ^ 24 -- bytes of messages
 
