@@ -5,7 +5,8 @@ machine's figures of the same profile; the measured step is the median over fres
 step. Prints a line a plan, then the mean and the worst error, and how far starts differ.
 
 With --processor both are processor seconds of a rank, which others on the machine hardly lengthen: predicted is what
-the programs, sums and updates take without waiting, measured by how much a run of more steps takes longer.
+the programs, sums and updates take without waiting, measured by how much a run of more steps takes longer, which
+counts the reading of samples too.
 
     predict.py [--ranks 2] [--starts 5] [--steps 12] [--seconds 6] [--processor] [--only TEXT]"""
 import argparse

@@ -163,7 +163,7 @@ describe('plan on hardware', function()
     assert.matches('what would fit instead: %-%-world', out)
     out, code = plan 'pas_policy=autodist --world 1 pas_config.mem_constraint=0.0002'
     assert.equal(1, code, out)
-    local world, kb = out:match 'what would fit instead: %-%-world (%d): ([%d.]+) KB a device; micro'
+    local world, kb = out:match 'what would fit instead: %-%-world (%d): ([%d.]+) KB a device; mi'
     assert.is_true(tonumber(world) > 1 and tonumber(kb) <= 0.0002 * 2 ^ 20, out)
   end)
 end)
