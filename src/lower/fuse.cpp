@@ -43,24 +43,13 @@ class Fuser {
 
   // Whether the instruction is the sum of two float32 tensors of one type, in the block of `other`.
   bool is_sum(const Instr& instr, const Instr& other) const {
-    const operators::Record* record = operators::find(instr.op);
     const std::vector<int> in = reads(instr);
-    if (instr.kind != InstrKind::call || record == nullptr ||
-        record->kind != operators::Kind::sum || in.size() != 2 || instr.outs[0] < 0 ||
-        scaled(instr))
+    if (instr.kind != InstrKind::call || !is_plain_sum(instr.op, instr.args) || in.size() != 2 ||
+        instr.outs[0] < 0)
       return false;
     const TensorType& type = program_.slot(instr.outs[0]).type;
     return type.dtype == DType::f32 && program_.slot(in[0]).type == type &&
            program_.slot(in[1]).type == type && block_of(instr.module) == block_of(other.module);
-  }
-
-  // Whether an addend is multiplied by a number other than 1.
-  static bool scaled(const Instr& sum) {
-    return std::any_of(sum.args.begin(), sum.args.end(), [](const NamedArg& a) {
-      const auto* whole = std::get_if<int64_t>(&a.value);
-      const auto* real = std::get_if<double>(&a.value);
-      return (whole != nullptr && *whole != 1) || (real != nullptr && *real != 1);
-    });
   }
 
   // norm(a + b): the sum is made where the norm is, if nobody reads it before.
@@ -107,6 +96,16 @@ class Fuser {
 };
 
 }  // namespace
+
+bool is_plain_sum(std::string_view op, const std::vector<NamedArg>& args) {
+  const operators::Record* record = operators::find(op);
+  return record != nullptr && record->kind == operators::Kind::sum &&
+         std::none_of(args.begin(), args.end(), [](const NamedArg& a) {
+           const auto* whole = std::get_if<int64_t>(&a.value);
+           const auto* real = std::get_if<double>(&a.value);
+           return (whole != nullptr && *whole != 1) || (real != nullptr && *real != 1);
+         });
+}
 
 void fuse_sums(Program& program) {
   for (Segment& segment : program.segments) Fuser(program, segment).run();

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lower/program.h"
@@ -19,6 +20,8 @@ std::map<int, int> fold_views(Program& program);
 void remove_dead_calls(Program& program, const std::vector<int>& unsent);
 // Puts sums and the normalisations beside them into one call, where a record names it.
 void fuse_sums(Program& program);
+// Whether a call is a sum in which no addend is multiplied by a number other than 1.
+bool is_plain_sum(std::string_view op, const std::vector<NamedArg>& args);
 // Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so
 // that no whole weight is kept between them.
 void gather_again(Program& program);

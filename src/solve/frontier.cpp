@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "base/error.h"
 
@@ -81,8 +82,8 @@ struct Mover::Work {
 
 // Reads a value in a layout, gives so many contributions to its gradient; `read`: backward reads it
 // too.
-void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradients,
-                bool read) const {
+void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradients, bool read,
+                double spared) const {
   const bool weight = live.leaf >= 0;
   const bool direct = weight && space_.leaves()[at(live.leaf)].rests ? code == entry.made : false;
   ConversionPiece as_it_is;
@@ -90,6 +91,17 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
   const ConversionPiece& piece =
       direct ? as_it_is
              : space_.conversion(live.type, pieces(entry.made), code, live.requires_grad);
+  // A gradient joins one that is there.
+  const auto summed = [&](Code in) {
+    const double spared_here = space_.spared(std::exchange(entry.norms[in], uint8_t{0}));
+    if (entry.linked != kNone && (in == entry.made || in == entry.linked))
+      entry.norms[entry.made] = entry.norms[std::exchange(entry.linked, kNone)] = 0;
+    return space_.sum(live.type, in) - spared_here;
+  };
+  const auto give = [&](Code in, uint8_t norm) {
+    if (in == entry.made || in == entry.linked) entry.linked = kNone;
+    entry.norms[in] = norm;
+  };
   // One more contribution to the value as it was made, or to the weight.
   const auto contribute = [&] {
     if (weight) {
@@ -97,12 +109,13 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
       if (!rest.joined || !entry.has_gradient) work.micro += rest.gradient;
       if (!rest.joined) return;
     }
-    if (entry.has_gradient) work.micro += space_.sum(live.type, entry.made);
+    if (entry.has_gradient) work.micro += summed(entry.made);
     entry.has_gradient = 1;
   };
   if (read && (piece.none || piece.view)) gather_again(work, entry, live);
   if (piece.none) {
     for (int i = 0; i < gradients; ++i) contribute();
+    if (gradients > 0 && !weight) give(entry.made, space_.spared_id(spared));
     if (read && memory_) work.keep(entry.root);
     return;
   }
@@ -112,14 +125,23 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
     // What costs nothing may as well be made again.
     if (memory_ || piece.forward.all() > 0) entry.exists |= bit;
   }
+  bool first = false;
   for (int i = 0; i < gradients; ++i) {
     if (entry.gradients & bit) {
-      work.micro += space_.sum(live.type, code);
+      work.micro += summed(code);
       continue;
     }
     entry.gradients |= bit;
     work.micro += piece.backward.all();
     contribute();
+    first = true;
+  }
+  if (gradients > 0 && !weight) {
+    const uint8_t norm = space_.spared_id(spared);
+    give(code, norm);
+    // The value as it was made gets this gradient, or one that the conversion makes of it.
+    if (first) give(entry.made, piece.same && gradients == 1 ? norm : uint8_t{0});
+    if (first && entry.norms[entry.made] != 0) entry.linked = code;
   }
   if (!memory_) return;
   if (!piece.view && entry.roots[code] == kNone) entry.roots[code] = work.take(piece.bytes, false);
@@ -199,6 +221,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     choice >>= 1;
   }
   uint32_t strided = 0;
+  bool direct_sum = false;  // operand 0 is read as it was made
   for (size_t i = 0; i < step.operands.size(); ++i) {
     const Step::Operand& o = step.operands[i];
     const Live& l = step.lives[i];
@@ -215,6 +238,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     const bool direct = l.leaf >= 0 && space_.leaves()[at(l.leaf)].rests && code == entry.made;
     const ConversionPiece* piece =
         direct ? nullptr : &space_.conversion(l.type, pieces(entry.made), code, l.requires_grad);
+    if (i == 0) direct_sum = step.of_sum && piece != nullptr && piece->none;
     const bool contiguous = piece == nullptr || piece->none ? entry.contiguous : !piece->view;
     if (!contiguous) strided |= 1u << i;
   }
@@ -226,7 +250,8 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     if (o.at < 0)
       read_alone(work, o.leaf, code_at(i), gradients, read);
     else if (!unread)
-      use(work, frontier.entries[at(o.at)], step.lives[i], code_at(i), gradients, read);
+      use(work, frontier.entries[at(o.at)], step.lives[i], code_at(i), gradients, read,
+          piece != nullptr && i == 0 ? piece->spared_gradient : 0);
   }
   for (int place : step.last) {
     const Entry& entry = frontier.entries[at(place)];
@@ -239,6 +264,7 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     return true;
   }
   if (piece != nullptr) work.add(piece->forward.all(), piece->backward.all());
+  if (direct_sum) work.add(-piece->spared_sum, 0);
   if (memory_ && piece != nullptr) added.saved += piece->kept;
   std::vector<uint8_t> roots;
   if (memory_ && piece != nullptr)
@@ -288,7 +314,11 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     entry.exists &= step.codes[i];
     entry.gradients &= step.codes[i];
     for (Code code = 0; code < kCodes; ++code)
-      if (!(step.codes[i] >> code & 1u)) entry.roots[code] = kNone;
+      if (!(step.codes[i] >> code & 1u)) {
+        entry.roots[code] = kNone;
+        if (code != entry.made) entry.norms[code] = 0;
+        if (code == entry.linked) entry.linked = kNone;
+      }
     rename(entry.root);
     for (uint8_t& root : entry.roots) rename(root);
     entries.push_back(entry);
@@ -307,6 +337,8 @@ std::optional<double> Mover::excess(const Frontier& a, const Frontier& b,
     const Live& l = live[i];
     // A weight that rests whole whatever comes can be read in every way that one whole now can.
     const bool free = x.made == kWhole && y.made == kWhole && (x.differs || x.first == kWhole);
+    for (Code code = 0; code < kCodes; ++code)
+      if (x.norms[code] != y.norms[code]) most += space_.spared(y.norms[code]);
     if (x.again < y.again) most += space_.rest(l.leaf, x.made, zero_).again;
     if (x.contiguous < y.contiguous || (!free && (x.first != y.first || x.differs != y.differs ||
                                                   (x.first != kNone && x.made != y.made))))

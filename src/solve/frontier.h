@@ -25,8 +25,12 @@ struct Entry {
   uint16_t exists = 0, gradients = 0;  // conversions by code
   uint8_t roots[kCodes];               // of conversions with memory of their own
   uint8_t again = 0;                   // a weight in shards: whether backward has gathered it
+  // By code, where a norm gives the latest gradient, what a sum with another then spares
+  // (Space::spared); of the value as it was made under `made`.
+  uint8_t norms[kCodes] = {};
+  uint8_t linked = kNone;  // the code whose gradient is that under `made` too
 };
-static_assert(sizeof(Entry) == 22);
+static_assert(sizeof(Entry) == 34);
 
 // Memory that values lie in.
 struct Memory {
@@ -77,7 +81,8 @@ class Mover {
  private:
   struct Work;
   bool decides(const Live& live) const;
-  void use(Work& work, Entry& entry, const Live& live, Code code, int gradients, bool read) const;
+  void use(Work& work, Entry& entry, const Live& live, Code code, int gradients, bool read,
+           double spared = 0) const;
   bool settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const;
   void read_alone(Work& work, int leaf, Code code, int gradients, bool read) const;
   void gather_again(Work& work, Entry& entry, const Live& live) const;

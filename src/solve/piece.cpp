@@ -95,6 +95,7 @@ class Bench {
     tape_.reverse(seeds, {[&](Ref slot) { return at(slot) < operands_.size(); },
                           [&](Ref slot, Ref gradient) {
                             ++gradients_[at(slot)];
+                            if (at(slot) == 0) gradient_of_first_ = gradient.id;
                             outputs.push_back(gradient.id);
                           }});
   }
@@ -107,10 +108,55 @@ class Bench {
   }
 
   Seconds seconds(size_t segment, const lower::Storage& storage) const {
+    return seconds(program_, segment, storage);
+  }
+
+  // What lowering spares of a segment of this program and a sum in it, by putting them together.
+  double spared(size_t segment, bool first, int a, int b, int sum) const {
+    Program p = program_;
+    Instr add;
+    add.op = "aten::add.Tensor";
+    add.args = {{"self", Ref{a}}, {"other", Ref{b}}, {"alpha", int64_t{1}}};
+    add.outs = {sum};
+    add.module = p.segments[0].instrs.front().module;
+    auto& instrs = p.segments[segment].instrs;
+    instrs.insert(first ? instrs.begin() : instrs.end(), add);
+    std::erase(p.segments[segment].outputs, a);
+    p.segments[segment].outputs.push_back(sum);
+    const double apart = seconds(p, segment, lower::Storage(p)).all();
+    lower::fuse_sums(p);
+    return apart - seconds(p, segment, lower::Storage(p)).all();
+  }
+
+  // Where a call of the forward has a form with a sum of its first operand, or in the backward one
+  // whose gradient takes another in.
+  void find_spared(CallPiece& piece) {
+    if (operands_.empty() || program_.segments[0].instrs.empty()) return;
+    const Ref x = operands_[0];
+    const TensorType type = emitter_.type(x);
+    for (size_t s = 0; s < 2; ++s)
+      for (const Instr& instr : program_.segments[s].instrs) {
+        const operators::Record* record = operators::find(instr.op);
+        if (record == nullptr || instr.kind != lower::InstrKind::call) continue;
+        const bool sum = s == 0 && !record->of_sum.empty() && lower::reads(instr).at(0) == x.id;
+        const bool join = s == 1 && !record->addend.empty() && gradients_[0] == 1 &&
+                          instr.outs.at(0) == gradient_of_first_;
+        if (!sum && !join) continue;
+        const Ref a = emitter_.new_slot(type, SlotRole::activation);
+        const Ref b = emitter_.new_slot(type, SlotRole::activation);
+        if (sum)
+          piece.spared_sum = spared(0, true, a.id, b.id, x.id);
+        else
+          piece.spared_gradient = spared(1, false, gradient_of_first_, a.id, b.id);
+        break;
+      }
+  }
+
+  Seconds seconds(const Program& program, size_t segment, const lower::Storage& storage) const {
     Seconds sum;
-    const Segment& of = program_.segments[segment];
+    const Segment& of = program.segments[segment];
     for (const Instr& instr : of.instrs)
-      sum += lower::seconds_of(program_, storage, of.kind, instr, *target_.on);
+      sum += lower::seconds_of(program, storage, of.kind, instr, *target_.on);
     return sum;
   }
 
@@ -139,6 +185,7 @@ class Bench {
   lower::Exchange exchange_;
   std::vector<Ref> operands_;
   std::vector<int> gradients_;
+  int gradient_of_first_ = -1;  // slot
 };
 
 TensorType local(const TensorType& whole, const Layout& layout, int device = 0) {
@@ -230,6 +277,7 @@ CallPiece piece_of(const graph::Graph& graph, const graph::Node& node, const Can
     else if (std::find(roots.begin(), roots.end(), root) == roots.end())
       piece.kept += storage.bytes(root);
   }
+  bench.find_spared(piece);
   return piece;
 }
 
@@ -261,6 +309,7 @@ ConversionPiece make_conversion(const TensorType& whole, Code from, Code to, boo
   const lower::Storage storage(bench.program_);
   piece.forward = bench.seconds(0, storage);
   piece.backward = bench.seconds(1, storage);
+  piece.same = requires_grad && bench.program_.segments[1].instrs.empty();
   const int root = storage.root(bench.program_.segments[0].outputs[0]);
   piece.view = root == x.id;
   piece.bytes = storage.bytes(root);

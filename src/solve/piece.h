@@ -52,12 +52,17 @@ struct CallPiece {
   std::vector<bool> reads;     // operands that backward reads
   std::vector<int> gradients;  // contributions to the gradient of each operand
   int64_t kept = 0;            // bytes for backward that lie in no result
+  // Seconds that are spared where operand 0 is a sum that this call alone has read so far: lowering
+  // makes it here; and where its gradient joins one that is there: the sum becomes part of the
+  // call.
+  double spared_sum = 0, spared_gradient = 0;
 };
 
 struct ConversionPiece {
   bool none = false;  // the slot as it is
   lower::Seconds forward, backward;
   bool view = false;  // of the memory of what is converted
+  bool same = false;  // the gradient of the result is that of what is converted, as it is
   int64_t bytes = 0;  // of the result
 };
 

@@ -77,6 +77,7 @@ struct Step {
   std::vector<Live> enter;     // leaves that are read from here on
   std::vector<Live> results;   // those that somebody reads
   std::vector<int> result_of;  // number among the call's results, by `results`
+  bool of_sum = false;         // operand 0 is a sum that nothing has read before
   std::vector<int> last;       // operands that enter and are leaves read for the last time
   // Results that become the content of a buffer: number among `results`, live place of the buffer
   // (-1: it has no use beside that of this call, operand `operand`).
@@ -138,11 +139,15 @@ class Space {
   };
   const Rest& rest(int leaf, Code home, int zero) const;
   TensorType local(int type, Code code) const;
+  // Numbers from 1 on for seconds that sums are spared.
+  uint8_t spared_id(double seconds) const;
+  double spared(uint8_t id) const { return id == 0 ? 0 : spared_[static_cast<size_t>(id - 1)]; }
 
  private:
   int type_of(int value);
   int leaf_of(int value) const { return leaf_of_[static_cast<size_t>(value)]; }
   bool rests(int value) const;
+  bool is_sum_before(const graph::Node& node) const;
   void find_live();
   void find_kinds();
   void find_gradients();
@@ -191,6 +196,7 @@ class Space {
     std::vector<double> sums;
   };
   mutable std::vector<OfType> of_type_;
+  mutable std::vector<double> spared_;
   mutable std::vector<std::vector<std::optional<Rest>>> rests_;  // by leaf, of levels by codes
 };
 

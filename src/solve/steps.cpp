@@ -4,6 +4,8 @@
 #include "base/error.h"
 #include "graph/nest.h"
 #include "lower/distribution.h"
+#include "lower/passes.h"
+#include "lower/uses.h"
 #include "solve/space.h"
 
 namespace nns::solve {
@@ -44,6 +46,29 @@ int Space::add(Step step) {
   return known->second;
 }
 
+// Whether lowering may put the sum that the node reads first into its call: as lower::fuse_sums.
+bool Space::is_sum_before(const Node& node) const {
+  const Graph& graph = *problem_.graph;
+  const int x = graph::inputs_of(node).at(0);
+  const graph::Value& value = graph.value({x});
+  if (value.producer < 0 || value.type.dtype != DType::f32) return false;
+  const Node& made = graph.nodes[at(value.producer)];
+  const auto addends = graph::inputs_of(made);
+  return lower::is_plain_sum(made.op, made.args) && addends.size() == 2 &&
+         graph.value({addends[0]}).type == value.type &&
+         graph.value({addends[1]}).type == value.type && readers_[at(x)].front().node == node.id &&
+         lower::block_of(made.module) == lower::block_of(node.module);
+}
+
+uint8_t Space::spared_id(double seconds) const {
+  if (seconds <= 0) return 0;
+  const auto known = std::find(spared_.begin(), spared_.end(), seconds);
+  const auto number = static_cast<size_t>(known - spared_.begin());
+  if (known == spared_.end()) spared_.push_back(seconds);
+  NNS_CHECK(number < 254, "more than 254 kinds of norms");
+  return static_cast<uint8_t>(number + 1);
+}
+
 void Space::find_steps() {
   const Graph& graph = *problem_.graph;
   std::vector<int> alive, left = uses_;
@@ -53,6 +78,7 @@ void Space::find_steps() {
     if (live_[at(node.id)]) {
       step.kind = kind_[at(node.id)];
       step.asked = asked_[at(node.id)];
+      step.of_sum = !inputs.empty() && is_sum_before(node);
     } else {
       step.kind = kUnread;
       step.asked.used.assign(node.outputs.size(), false);

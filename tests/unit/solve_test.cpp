@@ -75,7 +75,35 @@ void compare(const Space& space, const Candidates& choice, int zero = 0) {
   CHECK(mine->saved == real.saved);
 }
 
+// The same in float32, where lowering puts sums and norms together.
+test::GraphPtr as_float(const test::GraphPtr& graph) {
+  graph::Graph out = *graph;
+  for (graph::Value& value : out.values)
+    if (value.type.dtype == DType::f64) value.type.dtype = DType::f32;
+  return std::make_shared<const graph::Graph>(std::move(out));
+}
+
 }  // namespace
+
+TEST_CASE("sums beside norms cost the sum of their pieces", "[solve]") {
+  std::mt19937 random(19);
+  const std::vector<std::pair<const char*, test::GraphPtr>> models = {
+      {"perceptrons", as_float(test::perceptrons(3))},
+      {"transformer", as_float(test::transformer(3))}};  // sums before norms too
+  for (const auto& [name, graph] : models)
+    for (const int devices : {1, 2, 4})
+      for (const int zero : {plan::Zero::none, plan::Zero::weights}) {
+        auto problem = problem_of(graph, devices, 2);
+        const Space space(problem);
+        if (graph == models.back().second)
+          CHECK(std::any_of(space.steps().begin(), space.steps().end(),
+                            [](const Step& step) { return step.of_sum; }));
+        for (int trial = 0; trial < (devices == 1 ? 1 : 40); ++trial) {
+          INFO(name << " on " << devices << ", ZeRO " << zero << ", trial " << trial);
+          compare(space, random_choice(space, random), zero);
+        }
+      }
+}
 
 TEST_CASE("a plan costs the sum of its pieces", "[solve]") {
   std::mt19937 random(7);
