@@ -95,7 +95,7 @@ describe('nnscaler compile for two ranks', function()
     local said = shell.nnscaler(('compile %s %s gen_savedir=%s/gen --report --log-level error')
       :format(tiny, two, folder))
     assert.truthy(said:find('\n *rank +weights +gradients +optimizer +saved +in flight +peak '
-      .. '+total\n *0 +%d'), said)
+      .. '+forward +backward +step\n *0 +%d'), said)
   end)
 
   it('refuses what it cannot write', function()
