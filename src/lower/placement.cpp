@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 #include "operators/record.h"
-#include "operators/split.h"
+#include "operators/rest.h"
 
 namespace nns::lower {
 namespace {
@@ -90,6 +90,12 @@ TurnCut turn_cut(const TensorSplit& split, const plan::OpPlan& op) {
   return {split.kind, split.axes.empty() ? 0 : split.axes[0], split.keeps_gradient};
 }
 
+// Whether a cut lies inside another.
+bool is_nested(const std::vector<plan::Cut>& cuts) {
+  return std::count_if(cuts.begin(), cuts.end(), [](const plan::Cut& c) { return c.input >= 0; }) >
+         1;
+}
+
 // Binds the annotation of a node when the first cut needs it.
 class Cutter {
  public:
@@ -97,12 +103,14 @@ class Cutter {
       : graph_(graph), node_(node), op_(op) {}
 
   PartCut bound(const plan::Cut& cut) {
-    if (!binding_) binding_ = operators::bind(operators::CallView(graph_, node_));
-    if (!binding_)
+    if (!rest_) rest_.emplace(graph_, node_);
+    const annotate::Binding* binding = rest_->at(cut.input, cut.dim);
+    if (binding == nullptr)
       fail(ErrorKind::plan, "[lower.place] {}: the plan splits it, but it has no annotation",
            plan::to_string(op_.key));
-    annotate::Split split = binding_->split(cut.input, cut.dim, cut.parts, cut.uneven);
-    const int64_t total = binding_->length(split.identifier);
+    annotate::Split split = binding->split(cut.input, cut.dim, cut.parts, cut.uneven);
+    const int64_t total = binding->length(split.identifier);
+    if (is_nested(op_.cuts)) rest_->cut(split, cut.parts, !cut.uneven);
     return {cut, std::move(split), total};
   }
 
@@ -110,7 +118,7 @@ class Cutter {
   const graph::Graph& graph_;
   const graph::Node& node_;
   const plan::OpPlan& op_;
-  std::optional<annotate::Binding> binding_;
+  std::optional<operators::Rest> rest_;
 };
 
 // Operand that output number `extra` behind the operator's own ones is the new content of.
@@ -197,16 +205,26 @@ std::vector<std::vector<graph::NamedArg>> args_on(const graph::Graph& graph,
   const auto at = std::find(placed.devices.begin(), placed.devices.end(), device);
   NNS_CHECK(at != placed.devices.end(), "{} {} has no part on device {}", node.module, node.op,
             device);
+  size_t splits = placed.turn_cut ? 1 : 0;
+  for (const PartCut& piece : placed.cuts) splits += piece.split ? 1 : 0;
+  std::optional<operators::Rest> left;  // of the call, where cuts lie inside others
+  if (splits > 1) left.emplace(graph, node);
+  const auto type_of = [&](int id) -> const TensorType& { return graph.value({id}).type; };
   std::map<std::string, int64_t> lengths;  // of identifiers, as far as they are cut
   const auto narrowed = [&](const std::vector<graph::NamedArg>& args, const PartCut& piece,
                             int part, bool keep) {
+    const int turns = left ? left->turns() : 0;
+    if (left) left->at(piece.cut.input, piece.cut.dim);
+    if (left && left->turns() > turns) lengths.clear();
     int64_t& length = lengths.try_emplace(piece.split->identifier, piece.total).first->second;
     const Range mine = part_of({0, length}, part, piece.cut.parts, piece.cut.sizes);
-    const operators::CallView view(
-        node.op, args, [&](int id) -> const TensorType& { return graph.value({id}).type; });
+    const operators::CallView view =
+        left ? left->view(args) : operators::CallView(node.op, args, type_of);
     auto out =
         operators::local_args(view, *piece.split, {mine.start, mine.length(), length, piece.total});
-    if (keep) length = mine.length();
+    if (!keep) return out;
+    length = mine.length();
+    if (left) left->cut(*piece.split, piece.cut.parts, !piece.cut.uneven);
     return out;
   };
   std::vector<graph::NamedArg> args = node.args;

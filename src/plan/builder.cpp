@@ -7,7 +7,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "operators/split.h"
+#include "operators/rest.h"
 
 namespace nns::plan {
 
@@ -52,10 +52,41 @@ std::vector<Place> Builder::choices(int id) const {
   return b ? b->transform_space() : std::vector<Place>{};
 }
 
+namespace {
+
+// What is left of a call behind these cuts.
+operators::Rest rest_of(const graph::Graph& graph, const graph::Node& node,
+                        const std::vector<Cut>& cuts) {
+  operators::Rest rest(graph, node);
+  for (const Cut& cut : cuts)
+    if (cut.input >= 0)
+      rest.cut(rest.at(cut.input, cut.dim)->split(cut.input, cut.dim, cut.parts, cut.uneven),
+               cut.parts, !cut.uneven);
+  return rest;
+}
+
+// Whether cuts have left one of an identifier in each part.
+bool used_up(const Binding& binding, const std::map<std::string, int>& parts,
+             const std::optional<std::string>& identifier) {
+  if (!identifier) return false;
+  const auto found = parts.find(*identifier);
+  return found != parts.end() && found->second > 1 && binding.length(*identifier) == found->second;
+}
+
+}  // namespace
+
 std::optional<std::string> Builder::refusal(int id, int input, int dim, int parts, bool uneven,
                                             bool in_turns,
                                             const std::vector<int64_t>& sizes) const {
   const auto& b = binding(id);
+  const Op& known = ops_.at(static_cast<size_t>(id));
+  if (b && sizes.empty() && parts > 1 && used_up(*b, known.parts, b->identifier(input, dim))) {
+    operators::Rest rest = rest_of(*graph_, node(id), known.cuts);
+    const Binding* part = rest.at(input, dim);
+    const auto inner = part == nullptr ? std::nullopt : part->identifier(input, dim);
+    if (inner && rest.turns() > 0 && !in_turns)
+      return part->refusal(input, dim, parts * rest.parts(*inner));
+  }
   if (!b) return "the operator has no annotation, so it can only be replicated";
   const auto identifier = b->identifier(input, dim);
   if (!identifier) return b->refusal(input, dim, parts, uneven);
@@ -85,7 +116,11 @@ std::optional<std::string> Builder::refusal(int id, int input, int dim, int part
 
 std::optional<annotate::Split> Builder::split(int id, int input, int dim, int parts) const {
   if (refusal(id, input, dim, parts)) return std::nullopt;
-  return binding(id)->split(input, dim, parts);
+  const auto& b = *binding(id);
+  const Op& known = ops_.at(static_cast<size_t>(id));
+  if (parts > 1 && used_up(b, known.parts, b.identifier(input, dim)))
+    return rest_of(*graph_, node(id), known.cuts).at(input, dim)->split(input, dim, parts);
+  return b.split(input, dim, parts);
 }
 
 void Builder::partition(int id, int input, int dim, int parts, bool uneven,
@@ -102,8 +137,9 @@ void Builder::partition(int id, int input, int dim, int parts, bool uneven,
                 legal.empty() ? "replicate it" : fmt::format("legal: {}", fmt::join(legal, "; ")));
   }
   const auto identifier = *binding(id)->identifier(input, dim);
+  const bool inside = parts > 1 && used_up(*binding(id), o.parts, identifier);
   auto& all = o.parts[identifier];
-  all = (all == 0 ? 1 : all) * parts;
+  if (!inside) all = (all == 0 ? 1 : all) * parts;
   if (dim < 0) {
     const auto operands = operators::CallView(*graph_, node(id)).operands();
     dim += static_cast<int>(operands.at(static_cast<size_t>(input))->shape.size());

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "operators/split.h"
+#include "operators/rest.h"
 #include "plan/map.h"
 
 namespace nns::plan {
@@ -90,32 +90,31 @@ class Fit {
     return operators::bind(operators::CallView(graph_, node));
   }
 
+  // Why a cut does not fit what those before have left; one that only uneven parts fit gets them.
+  std::optional<std::string> misfit(const Binding& b, const operators::Rest& rest, Cut& s) const {
+    if (!s.sizes.empty()) return b.refusal(s.input, s.dim, s.sizes);
+    const auto id = b.identifier(s.input, s.dim);
+    const int64_t parts = s.parts * (id ? rest.parts(*id) : 1);
+    const auto why = b.refusal(s.input, s.dim, parts);
+    if (!why || (plan_.strict && !s.uneven)) return why;
+    if (parts != s.parts) return why;  // uneven parts of uneven parts have no layout
+    const auto uneven = b.refusal(s.input, s.dim, parts, true);
+    if (!uneven) s.uneven = true;
+    return uneven;
+  }
+
   // The plan's entry with cuts that fit the node's shapes.
   OpPlan fitted(const Node& node, OpPlan op) {
     const bool whole =
         std::all_of(op.cuts.begin(), op.cuts.end(), [](const Cut& c) { return c.input < 0; });
     if (whole) return op;
-    const auto b = binding(node);
-    std::map<std::string, int64_t> done;
+    operators::Rest rest(graph_, node);
     std::optional<std::string> why;
-    if (!b) why = "it has no annotation";
     for (Cut& s : op.cuts) {
       if (s.input < 0 || why) continue;
-      const auto id = b->identifier(s.input, s.dim);
-      int64_t parts = s.parts;
-      if (id) {
-        auto& before = done.try_emplace(*id, 1).first->second;
-        parts = before *= s.parts;
-      }
-      if (!s.sizes.empty()) {
-        why = b->refusal(s.input, s.dim, s.sizes);
-        continue;
-      }
-      why = b->refusal(s.input, s.dim, parts);
-      if (!why || (plan_.strict && !s.uneven)) continue;
-      // Uneven parts of uneven parts have no layout.
-      why = parts == s.parts ? b->refusal(s.input, s.dim, parts, true) : why;
-      if (!why) s.uneven = true;
+      const Binding* b = rest.at(s.input, s.dim);
+      why = b == nullptr ? "it has no annotation" : misfit(*b, rest, s);
+      if (!why) rest.cut(b->split(s.input, s.dim, s.parts, s.uneven), s.parts, !s.uneven);
     }
     if (!why) return op;
     if (plan_.strict)

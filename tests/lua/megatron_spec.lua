@@ -75,8 +75,8 @@ describe('megatron', function()
     end
     assert.equal(2, lines(plan, 'fused_linear', 'input 1 dim 1 into 2'))
     plan = run(gpt(2), 4)
-    assert.equal(0, lines(plan, 'fused_linear', 'into 4'))
-    assert.equal(2, lines(plan, 'mlp.c_fc', 'into 4'))
+    assert.equal(2, lines(plan, 'fused_linear', 'input 1 dim 1 into 2, replicate 2'))
+    assert.equal(2, lines(plan, 'mlp.c_fc', 'input 1 dim 0 into 2, input 1 dim 0 into 2'))
   end)
 
   it('cuts layers of transformers by heads', function()
@@ -97,10 +97,19 @@ describe('megatron', function()
     assert.equal(3, lines(plan, 'linear2 aten::linear', 'input 0 dim 2 into 2'))
   end)
 
+  it('gives each head of keys to several devices where there are fewer heads', function()
+    local plan = run(graph_of {}, 4) -- 4 heads of queries, 2 of keys
+    for name, cut in pairs { q_proj = 'input 1 dim 0 into 2', down_proj = 'input 0 dim 2 into 2',
+      scaled_dot_product = 'input 0 dim 1 into 2' } do
+      assert.equal(2, lines(plan, name, cut .. ', ' .. cut), name)
+    end
+    assert.equal(2, lines(plan, 'k_proj', 'into 2, replicate 2'))
+  end)
+
   it('leaves attention whole whose heads do not divide', function()
-    local plan = run(graph_of {}, 4)
-    assert.equal(0, lines(plan, 'q_proj', 'into 4'))
-    assert.equal(2, lines(plan, 'down_proj', 'into 4'))
+    local plan = run(graph_of {}, 3)
+    assert.equal(0, lines(plan, 'q_proj', 'into 3'))
+    assert.equal(2, lines(plan, 'down_proj', 'into 3'))
   end)
 
   it('cuts the queries alone where all share one head of keys', function()

@@ -3,7 +3,7 @@
 --- can be followed, cut, to linear layers that are cut by rows: heads of attention, grouped ones
 --- too, and the inner width of an MLP. The first of each pair copies its input, the second sums:
 --- four all-reduces a layer. The rows of the token table and the classes of the loss are cut as
---- well.
+--- well. Where keys have fewer heads than there are devices, several devices hold each.
 ---
 --- `pas_config`: sequence_parallel (false): what lies between the pairs is cut along the sequence,
 --- so that each all-reduce becomes a reduce-scatter and an all-gather; vocab_parallel (true);
@@ -252,6 +252,13 @@ function Layout:cut_table()
   end
 end
 
+-- Of how many linear layers something is known that keeps them whole.
+function Layout:count_whole()
+  local count = 0
+  for id in sorted.sorted_pairs(self.why) do count = count + (self.places[id] and 0 or 1) end
+  return count
+end
+
 -- Linear layers that stay whole, by reason, as text; those of repeated blocks together.
 function Layout:whole()
   local lines, by_reason = {}, {}
@@ -306,9 +313,9 @@ end
 -- Cuts what makes values shaped as those between the pairs along the sequence.
 function Layout:cut_sequence()
   local dim = #self.stream - 2
-  if self.stream[dim + 1] % self.parts ~= 0 then
+  if self.stream[dim + 1] % self.total ~= 0 then
     fail('plan', 'policies.megatron', ('sequence_parallel: dimension %d of [%s] is not divisible '
-      .. 'by %d'):format(dim, table.concat(self.stream, ', '), self.parts),
+      .. 'by %d'):format(dim, table.concat(self.stream, ', '), self.total),
       'choose another sequence length, or sequence_parallel=false')
   end
   for _, node in ipairs(self.graph:nodes()) do
@@ -345,42 +352,71 @@ local function context(config, devices)
   return parts, how
 end
 
--- Finds what is cut over the devices that share a part of a text.
-local function cut_layers(layout, config)
-  local parts = layout.parts
+-- Finds what is cut into so many parts, inside `before` parts that are there already.
+local function cut_layers(graph, config, parts, before)
+  local layout = setmetatable({ graph = graph, parts = parts, total = parts * before,
+    values = graph.values, places = {}, why = {}, -- for linear layers by id, what keeps them whole
+    vocab_parallel = config.vocab_parallel ~= false }, Layout)
   layout:cut_columns_and_rows()
-  if config.vocab_parallel ~= false then layout:cut_classes() end
+  if layout.vocab_parallel then layout:cut_classes() end
   layout:cut_experts(config.expert_parallel ~= false)
+  return layout
+end
+
+-- What the first devices that share out the layers cut: all that share a part of a text, unless
+-- fewer could cut more layers. Few heads of keys are such a case: each goes to several devices,
+-- which then share out its queries.
+local function first_layout(graph, config, parts, before)
+  local best, fewest = nil, math.huge
+  for n = parts, 2, -1 do
+    local layout = parts % n == 0 and cut_layers(graph, config, n, before)
+    local count = layout and layout:count_whole()
+    if count and count < fewest then best, fewest = layout, count end
+    if fewest == 0 then break end
+  end
+  return best
+end
+
+-- Adds a cut to each node that has a place; others that are cut already are repeated.
+local function put(graph, places, parts, before)
+  for _, node in ipairs(graph:nodes()) do
+    local planned = graph:planned(node)
+    if places[node.id] then
+      if not planned and before > 1 then graph:replicate(node, before) end
+      graph:partition(node, places[node.id], parts)
+    elseif planned and parts > 1 then
+      graph:replicate(node, parts)
+    end
+  end
+end
+
+-- Shares out the layers over devices that share a part of a text.
+local function share_out(graph, config, parts, before)
+  local layout = first_layout(graph, config, parts, before)
   if not layout.stream then
     fail('plan', 'policies.megatron', ('no pair of linear layers can be cut by columns and rows '
       .. 'into %d parts\n  %s'):format(parts, table.concat(layout:whole(), '\n  ')),
       "numbers of heads and inner widths must be divisible; pas_policy='data' or 'tp' cut other "
       .. 'models')
   end
-  for _, line in ipairs(layout:whole()) do
-    log.warning('every rank holds the whole of linear layers that cannot be cut into %d parts: '
-      .. '%s', parts, line)
+  local text_of = 'every rank holds the whole of linear layers that cannot be cut into %d parts: %s'
+  while layout do
+    local n = layout.parts
+    for _, line in ipairs(layout:whole()) do log.warning(text_of, n, line) end
+    if layout.vocab_parallel then layout:cut_table() end
+    if config.sequence_parallel and layout.stream then layout:cut_sequence() end
+    put(graph, layout.places, n, before)
+    parts, before = parts / n, before * n
+    layout = parts > 1 and cut_layers(graph, config, parts, before)
+    text_of = '%d ranks hold alike each part of linear layers that cannot be cut further: %s'
   end
-  if layout.vocab_parallel then layout:cut_table() end
-  if config.sequence_parallel then layout:cut_sequence() end
 end
 
 return keys.policy(rules, function(graph, cfg)
   local config = cfg.pas_config or {}
   local devices = blocks.stages(graph, cfg, 'policies.megatron', 1)
   local texts, how = context(config, devices)
-  local parts = devices / texts
-  local layout = setmetatable({ graph = graph, parts = parts, values = graph.values, places = {},
-    why = {}, -- for linear layers by id, what keeps them whole
-    vocab_parallel = config.vocab_parallel ~= false }, Layout)
-  if parts > 1 then cut_layers(layout, config) end
-  local along = texts > 1 and text.places(graph, texts, how) or {}
-  for _, node in ipairs(graph:nodes()) do
-    local where, part = along[node.id], layout.places[node.id]
-    if where then graph:partition(node, where, texts) end
-    if part and not where and texts > 1 then graph:replicate(node, texts) end
-    if part then graph:partition(node, part, parts) end
-    if where and not part and parts > 1 then graph:replicate(node, parts) end
-  end
+  if texts > 1 then put(graph, text.places(graph, texts, how), texts, 1) end
+  if devices > texts then share_out(graph, config, devices / texts, texts) end
   graph:replicate_rest()
 end)

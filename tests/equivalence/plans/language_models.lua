@@ -5,6 +5,7 @@ local F = require 'nnscaler.functional'
 local GPT = require 'nnscaler.models.gpt'
 local Llama = require 'nnscaler.models.llama'
 local T = require 'nnscaler.tensor'
+local aten = require('nnscaler.ops').aten
 local models = require 'tests.equivalence.plans.models'
 local nn = require 'nnscaler.nn'
 
@@ -26,6 +27,23 @@ for _, kv_heads in ipairs { 1, 2 } do
       block = 8 }
   end, text(16, 8))
 end
+
+-- Draws are those of the whole weights of attention, whichever device makes them.
+local Dropped = nn.class 'Dropped'
+function Dropped:init()
+  self.table = nn.Embedding(16, 16)
+  self.q, self.k, self.v = nn.Linear(16, 16), nn.Linear(16, 4), nn.Linear(16, 4)
+  self.out = nn.Linear(16, 16)
+end
+function Dropped:forward(s)
+  local x = self.table(s.x)
+  local function heads(y, count) return y:view { 2, 8, count, 2 }:transpose(1, 2) end
+  local y = aten.scaled_dot_product_attention(heads(self.q(x), 8), heads(self.k(x), 2),
+    heads(self.v(x), 2), { is_causal = true, enable_gqa = true, dropout_p = 0.3 })
+  return F.cross_entropy(self.out(y:transpose(1, 2):reshape { 2, 8, 16 }):view { 16, 16 },
+    s.y:view { 16 })
+end
+add('key heads 2, dropout', function() return Dropped() end, text(16, 8))
 
 -- The loss of whole logits, and in chunks of 3 of 8 tokens, of which some do not count.
 local function holes(s) s.y:narrow(1, 1, 2):fill_(-100) end

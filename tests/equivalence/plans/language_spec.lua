@@ -19,8 +19,10 @@ local long = { 'length 33', 'length 33, one target', 'length 33, chunks' }
 local plans = {
   { of = heads, policy = 'tp', ranks = 4, cuts = 20 },
   { of = heads, policy = 'tp', ranks = 4, config = { seed = 2, uneven = true }, cuts = 20 },
-  -- The attention of 2 key heads stays whole: half a key head is none.
-  { of = heads, policy = 'megatron', ranks = 4, cuts = 9 },
+  -- Each of 2 key heads goes to two devices, which share out its queries.
+  { of = heads, policy = 'megatron', ranks = 4, cuts = 14 },
+  { of = { 'key heads 2, dropout' }, policy = 'megatron', ranks = 4, cuts = 10 },
+  { of = heads, policy = 'megatron', ranks = 4, config = { sequence_parallel = true }, cuts = 20 },
   { of = even, policy = 'megatron', ranks = 2, cuts = 16 },
   { of = even, policy = 'megatron', ranks = 4, cuts = 16 },
   { of = even, policy = 'pp', ranks = 2 },
