@@ -5,15 +5,14 @@ machine's figures of the same profile; the measured step is the median over fres
 step. Prints a line a plan, then the mean and the worst error, and how far starts differ.
 
 With --processor both are processor seconds of a rank, which others on the machine hardly lengthen: predicted is what
-the programs, sums and updates take without waiting, measured by how much a run of more steps takes longer, which
-counts the reading of samples too.
+the programs, sums and updates take without waiting, measured what the steps of another start of `nnscaler profile`
+take of rank 0's thread.
 
     predict.py [--ranks 2] [--starts 5] [--steps 12] [--seconds 6] [--processor] [--only TEXT]"""
 import argparse
 import json
 import os
 import re
-import resource
 import statistics
 import tempfile
 
@@ -33,6 +32,13 @@ CELLS = ([("gpt", GPT, p) for p in PLANS + [["pas_policy=tp"], ["pas_policy=mega
          + [("mlp", MLP, p) for p in PLANS + [["pas_policy=tp"]]] + [("cnn", CNN, p) for p in PLANS])
 
 
+def batch_of(changes, ranks):
+    """Samples of a step: `plan` compares plans at as many as all ranks would take one by one."""
+    given = dict(change.split("=", 1) for change in changes if "=" in change)
+    units = ranks if given["pas_policy"] in ("dp", "fsdp") else 1
+    return units * int(given["micro_batch_size"]) * int(given.get("grad_accumulation_steps", 1))
+
+
 def seconds(text):
     number, unit = text.split()
     return float(number) * {"us": 1e-6, "ms": 1e-3, "s": 1}[unit]
@@ -50,21 +56,13 @@ def predicted(job, profile, a):
     return int(micro) * (forward + backward) / int(stages) + sums + updates
 
 
-def processor_seconds(job, steps, folder, a):
-    """Processor seconds of a whole run."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    child([BIN, "run", *job, "-n", str(a.ranks), f"max_train_steps={steps}", "checkpoint.no_save=true",
-           f"gen_savedir={folder}/gen", "--log-level", "warning"])
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
 def measured(job, a):
     """Seconds of the median step of a fresh start, or processor seconds of a rank's step."""
     if a.processor:
         with tempfile.TemporaryDirectory() as folder:
-            few = processor_seconds(job, 4, folder, a)
-            return (processor_seconds(job, 4 + a.steps, folder, a) - few) / a.steps / a.ranks
+            text, _ = child([BIN, "profile", *job, "-n", str(a.ranks), "--seconds", str(a.seconds), "--out",
+                             f"{folder}/p.json"])
+            return float(re.search(r"([\d.e-]+) s of the processor", text).group(1))
     with tempfile.TemporaryDirectory() as folder:
         child([BIN, "run", *job, "-n", str(a.ranks), f"max_train_steps={a.steps}", "checkpoint.no_save=true",
                f"gen_savedir={folder}/gen", "--metrics", f"{folder}/m.jsonl", "--log-level", "warning"])
@@ -88,7 +86,8 @@ def main():
         if a.only not in label:
             continue
         with tempfile.TemporaryDirectory() as folder:
-            job = [*base, *plan, "threads=1", f"gen_savedir={folder}/gen", "enable_progress_bar=false"]
+            job = [*base, *plan, f"global_batch_size={batch_of([*base, *plan], a.ranks)}", "threads=1",
+                   f"gen_savedir={folder}/gen", "enable_progress_bar=false"]
             child([BIN, "profile", *job, "-n", str(a.ranks), "--seconds", str(a.seconds), "--out", f"{folder}/p.json"])
             want = predicted(job, f"{folder}/p.json", a)
             walls = [measured(job, a) for _ in range(a.starts)]

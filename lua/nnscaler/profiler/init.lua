@@ -91,10 +91,10 @@ local function steps_of(t, seconds)
   local program = t.engine:prepared({ setup.first_sample(t) }, true)[1].program
   local watched, update = calls.new(program), watch_update(t.update)
   leave_out(t)
-  local start, walls, updates, rests = base.clock(), {}, {}, {}
-  local train, began = t.engine.train_step, nil
+  local start, walls, owns, updates, rests = base.clock(), {}, {}, {}, {}
+  local train, began, beside = t.engine.train_step, nil, nil
   t.engine.train_step = function(...)
-    began = recorder.now()
+    began, beside = recorder.now(), recorder.aside
     return train(...)
   end
   for taken = 1, kMost + kWarm do
@@ -106,6 +106,7 @@ local function steps_of(t, seconds)
     if t.span:epoch_ended(t) then t.span:next_epoch(t) end
     if watched.open then
       walls[#walls + 1], updates[#updates + 1] = wall, update.seconds
+      owns[#owns + 1] = own + recorder.aside - beside
       rests[#rests + 1] = own - update.seconds - (watched.seconds - segments)
     end
     if is_late(taken >= kWarm + 3 and base.clock() - start >= seconds) then break end
@@ -113,7 +114,7 @@ local function steps_of(t, seconds)
   local step = { optimizer = slots.name(t.args.optimizer),
     seconds = math.max(calls.median(rests), 0),
     seconds_per_byte = calls.median(updates) / bytes_updated(t) }
-  return watched:result(), step, calls.median(walls)
+  return watched:result(), step, calls.median(walls), calls.median(owns)
 end
 
 -- The mean over ranks of what was measured on each.
@@ -196,10 +197,10 @@ function M.run(job, path, seconds)
     made = os.date '!%Y-%m-%dT%H:%M:%SZ', figures = machine.device(), links = machine.links() }
   profile.figures.links = machine.fit(profile.links)
   profile.calls, profile.steps = M.known(path, profile.machine)
-  local count, own_count, wall = 0, 0, nil
+  local count, own_count, wall, busy = 0, 0, nil, nil
   if t then
     local own, step
-    own, step, wall = steps_of(t, seconds)
+    own, step, wall, busy = steps_of(t, seconds)
     for _ in next, own do own_count = own_count + 1 end
     for name, entry in next, joined(own) do
       profile.calls[name] = entry
@@ -223,6 +224,9 @@ function M.run(job, path, seconds)
     profile.figures.memory_bandwidth / 1e9)
   if t then
     report = report .. ('; %d distinct calls measured, a step takes %.4g s'):format(count, wall)
+    if recorder.clock == base.thread_clock then
+      report = report .. (', %.4g s of the processor'):format(busy)
+    end
   end
   return report .. '\nprofile written to ' .. path
 end
