@@ -69,7 +69,7 @@ class Tests:
         subprocess.run(['g++', *mold, '-rdynamic', '-pthread', '-o', str(program), str(made),
                         *self.objects, str(self.build / 'tests/unit/libcatch_main.a'),
                         f'-L{self.build}', '-lnnscaler_core', f'-Wl,-rpath,{self.build}',
-                        '-lrapidcheck', '-lluajit-5.1'], check=True)
+                        '-lrapidcheck', '-lluajit-5.1', '-lhwy'], check=True)
         try:
             done = subprocess.run([str(program), *([] if run_all else ['-a'])], cwd=ROOT,
                                   capture_output=True, timeout=300)
