@@ -248,14 +248,18 @@ describe('megatron names the layers that it leaves whole, with numbers', functio
   end
   local here = shell.run('pwd'):match '[^\n]+'
 
-  it('fewer key heads than devices', function()
-    local said = plan(here .. '/recipes/llama3.lua preset=tiny --world 4')
-    assert.matches('every rank holds the whole of linear layers that cannot be cut into 4 parts: '
+  it('fewer heads than devices', function()
+    local said = plan(here .. '/recipes/llama3.lua preset=tiny --world 8')
+    assert.matches('4 ranks hold alike each part of linear layers that cannot be cut further: '
       .. 'model.layers.*.self_attn.q_proj, model.layers.*.self_attn.k_proj, '
       .. 'model.layers.*.self_attn.v_proj: ', said, 1, true)
-    assert.matches("is 2 long, which 4 does not divide", said, 1, true)
+    assert.matches("'c' is 4 long, which 8 does not divide", said, 1, true)
+    said = plan(here .. '/recipes/llama3.lua preset=tiny --world 4')
+    assert.matches('2 ranks hold alike each part of linear layers that cannot be cut further: '
+      .. 'model.layers.*.self_attn.k_proj, model.layers.*.self_attn.v_proj: ', said, 1, true)
+    assert.is_nil(said:find('self_attn.q_proj, model', 1, true))
     said = plan(here .. '/recipes/llama3.lua preset=tiny --world 2')
-    assert.is_nil(said:find('self_attn', 1, true) and said:find('every rank holds[^\n]*self_attn'))
+    assert.is_nil(said:find '[^\n]*cannot be cut[^\n]*self_attn')
   end)
 
   it('a rope key that all heads share', function()
