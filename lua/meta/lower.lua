@@ -167,6 +167,10 @@ function Program:inputs() end
 ---@return nnscaler.ProgramSegments
 function Program:segments() end
 
+--- Matrix products that either kernel could make, each once.
+---@return table[] { key =, op =, rows =, inner =, columns =, kernel = that makes it }
+function Program:products() end
+
 ---@class nnscaler.ProgramCall
 ---@field call string the name by which profiles know it
 ---@field op string 'accumulate' for an addend of a gradient

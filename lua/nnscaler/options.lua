@@ -3,6 +3,7 @@ local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local keys = require 'nnscaler._C.job'
 local policies = require 'nnscaler.policies'
+local products = require 'nnscaler.products'
 local sorted_pairs = require('nnscaler.sorted').sorted_pairs
 
 local M = {}
@@ -28,6 +29,7 @@ local M = {}
 ---@field max_programs? integer kept at a time, one for each shape of the inputs
 ---@field bucket_cap_mb? number most MiB of gradients that one all-reduce sums
 ---@field zero nnscaler.ZeroOptions what rests in shards
+---@field products? table which kernels make matrix products: products.choice; nil: ATen's
 ---@field hooked boolean whether hooks may change the model in a run
 ---@field forward_args? fun(sample): any ... arguments of forward for a sample
 local Options = {}
@@ -57,7 +59,7 @@ local required = { zero = 'table', policy = true, pas_config = 'table', plan_ngp
   device = 'string', seed = 'number', hooked = 'boolean' }
 local optional = { name = 'string', instance_name = 'string', optimizer = true, hardware = 'string',
   bucket_cap_mb = 'number', forward_args = true,
-  max_programs = 'number' }
+  max_programs = 'number', products = 'table' }
 
 local function check(fields)
   for key, value in sorted_pairs(fields) do
@@ -152,6 +154,7 @@ function M.of(job, size)
     bucket_cap_mb = config.reducer_bucket_cap_mb, forward_args = job.forward_args,
     zero = M.zero(config), instance_name = job.instance_name, hooked = job.hook ~= nil,
     max_programs = job.max_programs, optimizer = job.optimizer,
+    products = products.choice(job.threads, job.forbid_kernels),
   }
 end
 

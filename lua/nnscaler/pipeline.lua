@@ -196,7 +196,7 @@ end
 function Pipeline:lowering(plan, step, first)
   local o = self.options
   return { device = o.device, plan = plan, first = first, step = step, set_mb = o.bucket_cap_mb,
-    embedded = o.embedded, sights = self.sights }
+    embedded = o.embedded, sights = self.sights, products = o.products }
 end
 
 -- The programs of all ranks of a graph; the last one and that of the first graph are kept.

@@ -5,6 +5,7 @@
 #include "bind/program.h"
 #include "codegen/lua.h"
 #include "lower/gradients.h"
+#include "lower/products.h"
 #include "lower/program_json.h"
 #include "operators/record.h"
 #include "script/state.h"
@@ -82,6 +83,26 @@ void push_part(lua_State* L, const lower::Slot& slot) {
 }
 int inputs(lua_State* L) {
   push_leaves(L, program(L), program(L).segments.at(0).inputs);
+  return 1;
+}
+// Products that either kernel could make: list of { key =, op =, rows =, inner =, columns =, kernel
+// = that makes it }.
+int products(lua_State* L) {
+  lua_newtable(L);
+  int n = 0;
+  for (const lower::ProductCall& p : lower::products(program(L))) {
+    lua_createtable(L, 0, 6);
+    for (const auto& [name, text] : {std::pair("key", p.key), {"op", p.op}, {"kernel", p.kernel}}) {
+      push_string(L, text);
+      lua_setfield(L, -2, name);
+    }
+    for (const auto& [name, size] :
+         {std::pair("rows", p.rows), {"inner", p.inner}, {"columns", p.columns}}) {
+      lua_pushinteger(L, static_cast<lua_Integer>(size));
+      lua_setfield(L, -2, name);
+    }
+    lua_rawseti(L, -2, ++n);
+  }
   return 1;
 }
 // { { name =, kind = 'F' | 'B' | 'W', stage = }, …, last_stage =, tags = }
@@ -403,6 +424,7 @@ int open(lua_State* L) {
                              {"inputs", guarded<inputs>},
                              {"segments", guarded<segments>},
                              {"calls", guarded<calls>},
+                             {"products", guarded<products>},
                              {"call_costs", guarded<program_call_costs>},
                              {"schedule", guarded<schedule>},
                              {"adapters", guarded<adapters>},

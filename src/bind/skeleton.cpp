@@ -9,6 +9,7 @@
 #include "bind/program.h"
 #include "bind/solve.h"
 #include "lower/fold.h"
+#include "operators/record.h"
 #include "script/state.h"
 
 namespace nns::bind {
@@ -18,9 +19,45 @@ using script::guarded;
 using Handle = std::shared_ptr<const lower::Skeleton>;
 constexpr const char* kSkeletonType = "nnscaler.Skeleton";
 
+// The list under `field` of the table on top.
+std::set<std::string, std::less<>> names_of(lua_State* L, const char* field) {
+  std::set<std::string, std::less<>> names;
+  lua_getfield(L, -1, field);
+  for (int i = 1; lua_istable(L, -1); ++i) {
+    lua_rawgeti(L, -1, i);
+    const bool more = !lua_isnil(L, -1);
+    if (more) names.insert(script::check_string(L, lua_gettop(L)));
+    lua_pop(L, 1);
+    if (!more) break;
+  }
+  lua_pop(L, 1);
+  return names;
+}
+
+lower::Products products_at(lua_State* L, int table) {
+  lower::Products products;
+  lua_getfield(L, table, "products");
+  if (lua_istable(L, -1)) {
+    if (script::field_boolean(L, lua_gettop(L), "by_rule", false))
+      for (const operators::Record* record : operators::all_records())
+        if (!record->tiled.empty()) products.by_rule.insert(record->name);
+    products.forbidden = names_of(L, "forbidden");
+    lua_getfield(L, -1, "measured");
+    if (lua_istable(L, -1))
+      for (lua_pushnil(L); lua_next(L, -2) != 0; lua_pop(L, 1))
+        products.measured[script::check_string(L, lua_gettop(L) - 1)] =
+            script::check_string(L, lua_gettop(L));
+    lua_pop(L, 1);
+  }
+  lua_pop(L, 1);
+  return products;
+}
+
 // { device =, plan =, embedded =, first = the skeleton of the first graph under the plan, in whose
 // homes weights stay, step = whether the step of the optimizer stands in it, set_mb = MiB that a
-// set of gradients takes at most, rank =, sights = whether to collect them } at position 2
+// set of gradients takes at most, rank =, sights = whether to collect them, products = { measured =
+// kernel by key, by_rule = whether the rule tiles others, forbidden = list of kernels } } at
+// position 2
 lower::Options options_at(lua_State* L) {
   lower::Options options;
   if (!lua_istable(L, 2)) return options;
@@ -30,6 +67,7 @@ lower::Options options_at(lua_State* L) {
   options.embedded = script::field_boolean(L, 2, "embedded", false);
   options.step = script::field_boolean(L, 2, "step", true);
   options.sights = script::field_boolean(L, 2, "sights", false);
+  options.products = products_at(L, 2);
   lua_getfield(L, 2, "set_mb");
   if (!lua_isnil(L, -1))
     options.set_bytes = static_cast<int64_t>(script::check_number(L, -1) * (1 << 20));

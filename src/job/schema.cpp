@@ -84,6 +84,7 @@ constexpr Key kKeys[] = {
   {"device", text, "cpu", "", "`cpu`, `cuda` or `cuda:N`.", true},
   {"threads", integer, "", "threads", "Threads of one operator; all cores if not given.", false, 1, "", 4096},
   {"precision", words, "none", "", "Types of parameters, buffers, inputs and gradients, see docs/precision.md: `bf16` casts them (bf16-true), `bf16-mixed` keeps float32 and casts for products (autocast); `none` leaves them as the model made them. A table names `parameter`, `buffer`, `input`, `gradient` and `reduce` apart.", true, kUnbounded, "none fp64 fp32 bf16 fp16 64-true 32-true bf16-true 16-true bf16-mixed 16-mixed"},
+  {"forbid_kernels", names, "", "", "Kernels that no matrix product may use: `tiles` (ours) or `aten`. What is faster was measured by `nnscaler profile`; without that a rule says.", true},
   {"eager", boolean, "false", "", "Trains with LibTorch's autograd instead of a generated program: the reference."},
   {"seed", integer, "0", "", "Seed of everything random.", false, 0},
   {"deterministic", boolean, "true", "", "Operators that give the same bits in every run; false lets a GPU take faster ones."},

@@ -50,6 +50,7 @@ class Lowering {
       unsent.insert(unsent.end(), stage->unsent().begin(), stage->unsent().end());
     remove_dead_calls(program, unsent);
     fuse_sums(program);
+    choose_products(program, common_.options.products, common_.options.device);
     gather_again(program);
     offload(program, offloaded(), common_.options.device);
     find_saved(program);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lower/exchange.h"
+#include "lower/products.h"
 #include "lower/program.h"
 #include "lower/sights.h"
 #include "plan/plan.h"
@@ -32,7 +33,8 @@ struct Options {
   // The graph is a module inside a hand-written model: backward takes a gradient of each result
   // that has one and gives those of the inputs that want one.
   bool embedded = false;
-  bool sights = false;  // whether to collect them
+  Products products = {};  // which kernels make them
+  bool sights = false;     // whether to collect them
 };
 
 // A call that executes again under autograd in backward, for want of a derivative rule.

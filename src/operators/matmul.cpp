@@ -317,8 +317,21 @@ std::optional<std::vector<Ref>> linear_part(Part& p) {
 void add_products(Records& records) {
   records.add({"aten::linear"},
               {.infer = linear, .annotations = linear_text, .flops = linear_flops});
-  records.add({"nnscaler::linear_input"}, {.infer = linear_input, .flops = linear_input_flops});
-  records.add({"nnscaler::linear_weight"}, {.infer = linear_weight, .flops = linear_weight_flops});
+  records.add({"nnscaler::linear_input", "nnscaler::tiled_linear_input"},
+              {.infer = linear_input, .flops = linear_input_flops});
+  records.add({"nnscaler::linear_weight", "nnscaler::tiled_linear_weight"},
+              {.infer = linear_weight, .flops = linear_weight_flops});
+  records.add({"nnscaler::tiled_linear"}, {.infer = linear, .flops = linear_flops});
+  records.set({"aten::linear"}, [](Record& r) { r.tiled = "nnscaler::tiled_linear"; });
+  records.set({"nnscaler::tiled_linear"}, [](Record& r) { r.untiled = "aten::linear"; });
+  records.set({"nnscaler::linear_input"},
+              [](Record& r) { r.tiled = "nnscaler::tiled_linear_input"; });
+  records.set({"nnscaler::tiled_linear_input"},
+              [](Record& r) { r.untiled = "nnscaler::linear_input"; });
+  records.set({"nnscaler::linear_weight"},
+              [](Record& r) { r.tiled = "nnscaler::tiled_linear_weight"; });
+  records.set({"nnscaler::tiled_linear_weight"},
+              [](Record& r) { r.untiled = "nnscaler::linear_weight"; });
   records.add({"aten::matmul"},
               {.infer = matmul, .annotations = matmul_text, .flops = matmul_flops});
   records.add({"aten::mm"},
@@ -338,10 +351,10 @@ void add_products(Records& records) {
   records.add({"aten::einsum"},
               {.infer = einsum, .annotations = einsum_text, .flops = einsum_flops});
 
-  records.set({"aten::linear", "aten::mm", "aten::addmm", "aten::bmm"},
+  records.set({"aten::linear", "nnscaler::tiled_linear", "aten::mm", "aten::addmm", "aten::bmm"},
               [](Record& r) { r.dense = Dense::always; });
   records.set({"aten::matmul"}, [](Record& r) { r.dense = Dense::kept; });
-  records.set({"aten::linear"}, [](Record& r) { r.kind = Kind::linear; });
+  records.set({"aten::linear", "nnscaler::tiled_linear"}, [](Record& r) { r.kind = Kind::linear; });
   records.set({"aten::linear"}, [](Record& r) {
     r.assisted = [](const CallView& call, const annotate::Split& split) {
       return makes_addends(split) && call.has("bias");
@@ -368,6 +381,10 @@ void add_products(Records& records) {
       "einsum",
       "{ 'bik,kj->bij', { f(2, 4, 6), f(6, 8) } }, { 'ij,ij', { f(4, 6), f(4, 6) } }, { "
       "'...ik,...jk->...ij', { f(2, 4, 6), f(2, 8, 6) } }, { 'ij->ji', { f(4, 6) } }");
+  records.examples("nnscaler::tiled_linear",
+                   "{ f32(2, 4, 6), f32(8, 6) }, { f32(4, 6), f32(8, 6), f32(8) }");
+  records.examples("nnscaler::tiled_linear_input", "{ f32(2, 3, 6), f32(6, 4) }");
+  records.examples("nnscaler::tiled_linear_weight", "{ f32(2, 3, 6), f32(2, 3, 4) }");
   records.examples("nnscaler::linear_input", "{ f(2, 3, 6), f(6, 4) }, { f(6), f(6, 4) }");
   records.examples("nnscaler::linear_weight", "{ f(2, 3, 6), f(2, 3, 4) }, { f(6), f(4) }");
 }

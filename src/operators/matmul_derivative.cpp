@@ -142,6 +142,7 @@ bool matmul(Forward& f) {
 
 void add_product_derivatives(Records& records) {
   records.derive("aten::linear", gradient(linear));
+  records.derive("nnscaler::tiled_linear", gradient(linear));
   records.derive("aten::mm", gradient(mm_rule));
   records.derive("aten::bmm", gradient(bmm_rule));
   records.derive("aten::addmm", gradient(addmm));

@@ -155,6 +155,9 @@ struct Record {
   // second and which it gives first.
   std::string of_sum = {};
   std::string addend = {};  // argument that is added to output 0
+  // The operator that makes the same product in tiles of ours (ops/products.cpp), of float32 on a
+  // CPU; and of that one the other.
+  std::string tiled = {}, untiled = {};
   bool shape_only = false;  // reads of its tensors nothing but shapes and dtypes
   Autocast autocast = {};
   Derivative derivative = {};

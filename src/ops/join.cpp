@@ -68,11 +68,28 @@ TORCH_LIBRARY_IMPL(nnscaler, CompositeExplicitAutograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(nnscaler, Autograd, m) {
-  for (const char* name :
-       {"gelu", "gelu_backward", "attention", "attention_backward", "cross_entropy",
-        "cross_entropy_backward", "join", "linear_input", "linear_weight", "rms_norm",
-        "rms_norm_backward", "add_rms_norm", "layer_norm", "layer_norm_backward", "add_layer_norm",
-        "swiglu", "swiglu_backward", "rope", "rope_backward"})
+  for (const char* name : {"gelu",
+                           "gelu_backward",
+                           "attention",
+                           "attention_backward",
+                           "cross_entropy",
+                           "cross_entropy_backward",
+                           "join",
+                           "linear_input",
+                           "linear_weight",
+                           "rms_norm",
+                           "rms_norm_backward",
+                           "add_rms_norm",
+                           "layer_norm",
+                           "layer_norm_backward",
+                           "add_layer_norm",
+                           "swiglu",
+                           "swiglu_backward",
+                           "tiled_linear",
+                           "tiled_linear_input",
+                           "tiled_linear_weight",
+                           "rope",
+                           "rope_backward"})
     m.impl(name, torch::CppFunction::makeFromBoxedFunction<&without_derivative>());
 }
 

@@ -52,4 +52,22 @@ double log_sum_exp(const float* x, int64_t count, float largest);
 // to[i] = factor · exp(x[i] - shift) - less.
 void probabilities(const float* x, float* to, int64_t count, float shift, float factor, float less);
 
+// --- products ------------------------------------------------------------------------------------
+
+// c = a b, plus the row `bias` [columns] unless it is null: a [rows, depth], b [depth, columns], c
+// [rows, columns] with its columns side by side, depth > 0. `row` and `column` are steps from one
+// to the next. `panels`: scratch memory on a cache line of its own, of product_scratch floats.
+struct Product {
+  int64_t rows, columns, depth;
+  const float* a;
+  int64_t a_row, a_column;
+  const float* b;
+  int64_t b_row, b_column;
+  const float* bias;
+  float* c;
+  int64_t c_row;
+};
+void product(const Product& p, float* panels);
+int64_t product_scratch(int64_t depth, int64_t columns);
+
 }  // namespace nns::ops

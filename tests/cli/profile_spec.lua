@@ -65,6 +65,42 @@ describe('nnscaler profile', function()
     assert.equal('adamw', found.steps[1].optimizer)
   end)
 
+  it('keeps which kernel is faster for each product, and programs take it', function()
+    local path = folder .. '/nnscaler/kernels.json'
+    local kept = base.json_decode(base.file_read(path, 'test'))
+    local forward = {}
+    for _, product in ipairs(kept.products) do
+      assert.equal(1, product.threads)
+      assert.is_true(product.aten_s > 0 and product.tiles_s > 0)
+      if product.call:find '^aten::linear float32 ' then forward[#forward + 1] = product end
+    end
+    assert.is_true(#forward > 0)
+    local text = base.file_read(path, 'test')
+    local function compiled(changes)
+      local out, code = with_cache(('compile %s compute_config.runtime_ngpus=2 pas_policy=tp '
+        .. 'gen_savedir=%s/kernels %s')
+        :format(job, folder, changes))
+      assert.equal(0, code, out)
+      return base.file_read(out:match '%S+gencode0.lua', 'test'), out
+    end
+    local function choose(kernel)
+      base.file_write(path, (text:gsub('"kernel":"%a+"', ('"kernel":"%s"'):format(kernel))), 'test')
+    end
+    choose 'tiles'
+    local tiled = compiled 'gen_reuse=override'
+    assert.matches('nnscaler.tiled_linear%(', tiled)
+    choose 'aten'
+    assert.equal(tiled, (compiled 'gen_reuse=match'))
+    assert.is_nil(compiled 'gen_reuse=override':find('tiled', 1, true))
+    choose 'tiles'
+    assert.is_nil(compiled 'forbid_kernels=tiles':find('tiled_linear(', 1, true))
+    base.file_write(path, '{', 'test')
+    local _, out = compiled 'gen_reuse=override'
+    assert.matches("kernels.json' are not used: it is damaged; `nnscaler profile JOB` measures "
+      .. 'anew', out)
+    base.file_write(path, text, 'test')
+  end)
+
   it('prices a plan by them, and says where figures come from', function()
     local out, code = with_cache('plan ' .. job .. ' --world 2 pas_policy=tp --hardware measured')
     assert.equal(0, code, out)

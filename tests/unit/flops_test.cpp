@@ -34,11 +34,13 @@ struct Count {
 // `ops` are those that take the arguments and the same count.
 const Count kCounts[] = {
     // A product of m×k and k×n: m n k multiplications and as many additions.
-    {"aten::linear", "input=4,2,6 weight=8,6 bias=8", "input=%input, weight=%weight, bias=%bias",
-     2 * (4 * 2) * 6 * 8},
+    {"aten::linear nnscaler::tiled_linear", "input=4,2,6 weight=8,6 bias=8",
+     "input=%input, weight=%weight, bias=%bias", 2 * (4 * 2) * 6 * 8},
     {"aten::linear", "input=4,6 weight=6", "input=%input, weight=%weight", 2 * 4 * 6},
-    {"nnscaler::linear_input", "g=4,2,8 w=8,6", "grad_output=%g, weight=%w", 2 * (4 * 2) * 8 * 6},
-    {"nnscaler::linear_weight", "g=4,2,8 x=4,2,6", "grad_output=%g, input=%x", 2 * (4 * 2) * 8 * 6},
+    {"nnscaler::linear_input nnscaler::tiled_linear_input", "g=4,2,8 w=8,6",
+     "grad_output=%g, weight=%w", 2 * (4 * 2) * 8 * 6},
+    {"nnscaler::linear_weight nnscaler::tiled_linear_weight", "g=4,2,8 x=4,2,6",
+     "grad_output=%g, input=%x", 2 * (4 * 2) * 8 * 6},
     {"aten::matmul", "a=2,4,6 b=6,8", "self=%a, other=%b", 2 * (2 * 4) * 6 * 8},
     {"aten::matmul", "a=3,1,4,6 b=2,6,8", "self=%a, other=%b", 2 * (3 * 2 * 4) * 6 * 8},
     {"aten::mm", "a=4,6 b=6,8", "self=%a, mat2=%b", 2 * 4 * 6 * 8},

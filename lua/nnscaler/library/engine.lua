@@ -4,6 +4,7 @@ local Parallel = require 'nnscaler.library.module'
 local Program = require 'nnscaler.runtime.program'
 local fail = require 'nnscaler.fail'
 local options = require 'nnscaler.options'
+local products = require 'nnscaler.products'
 
 local M = {}
 
@@ -35,6 +36,7 @@ function M.options(module, policy, config, opts)
     name = module.class_name, instance_name = opts.instance_name,
     bucket_cap_mb = config.reducer_bucket_cap_mb,
     embedded = not config.use_end2end, zero = options.zero(config),
+    products = products.choice(),
   }
 end
 

@@ -6,7 +6,9 @@ local comm = require 'nnscaler._C.comm'
 local door = require 'nnscaler._C.tensor'
 local fail = require 'nnscaler.fail'
 local machine = require 'nnscaler.profiler.machine'
+local kernels = require 'nnscaler.profiler.products'
 local process = require 'nnscaler._C.process'
+local products = require 'nnscaler.products'
 local ranks = require 'nnscaler.ranks'
 local recorder = require 'nnscaler.runtime.profile'
 local setup = require 'nnscaler.trainer.setup'
@@ -114,7 +116,8 @@ local function steps_of(t, seconds)
   local step = { optimizer = slots.name(t.args.optimizer),
     seconds = math.max(calls.median(rests), 0),
     seconds_per_byte = calls.median(updates) / bytes_updated(t) }
-  return watched:result(), step, calls.median(walls), calls.median(owns)
+  local measured = kernels.measure(program.lowered:products(), door.get_num_threads())
+  return watched:result(), step, calls.median(walls), calls.median(owns), measured
 end
 
 -- The mean over ranks of what was measured on each.
@@ -197,10 +200,10 @@ function M.run(job, path, seconds)
     made = os.date '!%Y-%m-%dT%H:%M:%SZ', figures = machine.device(), links = machine.links() }
   profile.figures.links = machine.fit(profile.links)
   profile.calls, profile.steps = M.known(path, profile.machine)
-  local count, own_count, wall, busy = 0, 0, nil, nil
+  local count, own_count, wall, busy, measured = 0, 0, nil, nil, nil
   if t then
     local own, step
-    own, step, wall, busy = steps_of(t, seconds)
+    own, step, wall, busy, measured = steps_of(t, seconds)
     for _ in next, own do own_count = own_count + 1 end
     for name, entry in next, joined(own) do
       profile.calls[name] = entry
@@ -212,6 +215,9 @@ function M.run(job, path, seconds)
     local folder = path:match '^(.*)/[^/]*$'
     if folder then base.make_folder(folder) end
     base.file_write(path, M.text(profile), 'profiler.write')
+    if measured and #measured > 0 then
+      products.write(products.path(path), products.machine(), measured)
+    end
   end
   local counts = {}
   for r, text in ipairs(ranks.exchange(tostring(own_count))) do
@@ -227,6 +233,9 @@ function M.run(job, path, seconds)
     if recorder.clock == base.thread_clock then
       report = report .. (', %.4g s of the processor'):format(busy)
     end
+    local tiled = 0
+    for _, entry in ipairs(measured) do tiled = tiled + (entry.kernel == 'tiles' and 1 or 0) end
+    report = report .. ('\n%d of %d matrix products are faster in tiles'):format(tiled, #measured)
   end
   return report .. '\nprofile written to ' .. path
 end

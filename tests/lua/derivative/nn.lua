@@ -1,6 +1,8 @@
 --- Calls that test the derivatives of products, normalisations, dropout and attention.
 local T = require 'nnscaler.tensor'
 
+local linear = require('nnscaler.ops').aten.linear
+
 local function products(add, m)
   local f, z = m.f, m.z
   local A, B, C = m.A, m.B, m.C
@@ -8,6 +10,10 @@ local function products(add, m)
     { f(B), f(C, B), f(C) }, { f(B), f(C, B) }, { f(0, B), f(C, B), f(C) },
     { f(A, 0), f(C, 0), f(C) }, { f(2, A, B), f(B) }, { f(B), f(B) },
     { f(2, 3, A, B), f(C, B), f(C) })
+  add('nnscaler::tiled_linear',
+    { m.f32(2, A, B), m.f32(C, B), tolerance = 1e-5, reference = linear },
+    { m.f32(A, B), m.f32(C, B), m.f32(C), tolerance = 1e-5, reference = linear },
+    { m.f32(0, B), m.f32(C, B), m.f32(C), tolerance = 1e-5, reference = linear })
   add('matmul', { f(A, B), f(B, C) }, { f(2, A, B), f(B, C) }, { f(2, 1, A, B), f(3, B, C) },
     { f(B), f(B) }, { f(A, B), f(B) }, { f(B), f(2, B, C) }, { f(B), f(B, C) },
     { f(2, A, B), f(B) },

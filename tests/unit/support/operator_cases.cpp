@@ -188,6 +188,7 @@ const OperatorCase kCases[] = {
     {"a=4,6 w=6 b=6",
      "%y = aten::layer_norm(input=%a, normalized_shape=[6], weight=%w, bias=%b, eps=0.01)"},
     {"a=4,2,3", "%y = aten::layer_norm(input=%a, normalized_shape=[2, 3])"},
+    {"a=4,6 b=3,6 c=3", "%y = nnscaler::tiled_linear(input=%a, weight=%b, bias=%c)"},
     {"a=4,6 b=4,6", "%y = nnscaler::swiglu(gate=%a, up=%b)"},
     {"a=2,4,6 b=4,6 c=4,6", "%y = nnscaler::rope(self=%a, cos=%b, sin=%c)"},
     {"a=4,6 w=6", "%y = aten::rms_norm(input=%a, normalized_shape=[6], weight=%w, eps=0.01)"},
