@@ -39,7 +39,7 @@ def main():
     p.add_argument("--steps", type=int, default=20)
     p.add_argument("--rounds", type=int, default=20)
     p.add_argument("changes", nargs="*", metavar="KEY=VALUE")
-    a = p.parse_args()
+    a = p.parse_intermixed_args()
     rows = [(measure(a.earlier, a), measure(a.later, a), measure(a.earlier, a)) for _ in range(a.rounds)]
     print(f"{a.preset} GPT, {a.ranks} rank(s), {' '.join(a.changes)}: {a.rounds} rounds of {a.steps} steps")
     for of, what in enumerate(["CPU of a step", "bytes of tensors", "resident peak"]):
