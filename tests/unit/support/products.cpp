@@ -148,6 +148,7 @@ Results add_rows(const Call& c) {
 
 void add_products(Operators& all) {
   all["aten::linear"] = linear;
+  all["nnscaler::tiled_linear"] = linear;
   all["nnscaler::linear_input"] = [](const Call& c) {
     return Results{matmul(c.in("grad_output"), c.in("weight"))};
   };
