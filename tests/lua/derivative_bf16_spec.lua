@@ -14,7 +14,7 @@ describe('in bfloat16 the derivative of', function()
     if rule.kind ~= 'constant' and calls[rule.op] then
       it(rule.op, function()
         for k, call in ipairs(calls[rule.op]) do
-          if k <= 2 and not call.fallback then
+          if k <= 2 and not call.fallback and not call.float32 then
             local problem, done = harness.compare_rounded(call)
             assert(not problem, ('case %d of %s: %s'):format(k, call.op, tostring(problem)))
             total = total + 1

@@ -10,7 +10,9 @@ local trial = require 'nnscaler.verify.trial'
 local M = {}
 
 local SEED, STEPS, COUNT = 5, 3, 4
-local how = { optimizer = { type = 'adamw', args = { lr = 0.01 } }, clip_gnorm = 1, seed = SEED }
+-- With a smaller eps, the step of a weight whose gradient is about 0 is all rounding error.
+local how = { optimizer = { type = 'adamw', args = { lr = 0.01, eps = 1e-3 } }, clip_gnorm = 1,
+  seed = SEED }
 
 M.precisions = { 'fp64', 'fp32', 'bf16', 'bf16-mixed', 'fp16', '16-mixed' }
 M.plans = {

@@ -1,5 +1,4 @@
---- The calls that test derivative rules, by rule. A family is a function that adds its rows, a row
---- is
+--- The calls that test derivative rules, by rule. A family is a function that adds its rows, a row is
 --- named as the rule and holds calls: lists of arguments (keywords in a last table; n counts them
 --- where some are nil) with
 ---   op         full name, where the rule's does not say the overload ('*.dim': of this rule)
@@ -9,6 +8,8 @@
 ---   forms      how gradients come (harness.lua); all unless told
 ---   fallback   the rule leaves the call to autograd
 ---   tolerance  1e-11 unless told
+---   reference  stands in for the operator where it has no such dtype (harness.lua)
+---   float32    the operator has no other dtype
 local T = require 'nnscaler.tensor'
 
 local M = {}
@@ -71,7 +72,8 @@ function M.all(seed, constants)
         local op = call.op and full((call.op:gsub('%*', name))) or rule
         rows[rule][#rows[rule] + 1] = { op = op, args = args, fixed = call.fixed,
           outputs = call.outputs, buffers = call.buffers, forms = call.forms,
-          fallback = call.fallback, tolerance = call.tolerance, reference = call.reference }
+          fallback = call.fallback, tolerance = call.tolerance, reference = call.reference,
+          float32 = call.float32 }
       end
     end
   end

@@ -11,9 +11,9 @@ local function products(add, m)
     { f(A, 0), f(C, 0), f(C) }, { f(2, A, B), f(B) }, { f(B), f(B) },
     { f(2, 3, A, B), f(C, B), f(C) })
   add('nnscaler::tiled_linear',
-    { m.f32(2, A, B), m.f32(C, B), tolerance = 1e-5, reference = linear },
-    { m.f32(A, B), m.f32(C, B), m.f32(C), tolerance = 1e-5, reference = linear },
-    { m.f32(0, B), m.f32(C, B), m.f32(C), tolerance = 1e-5, reference = linear })
+    { m.f32(2, A, B), m.f32(C, B), tolerance = 1e-5, reference = linear, float32 = true },
+    { m.f32(A, B), m.f32(C, B), m.f32(C), tolerance = 1e-5, reference = linear, float32 = true },
+    { m.f32(0, B), m.f32(C, B), m.f32(C), tolerance = 1e-5, reference = linear, float32 = true })
   add('matmul', { f(A, B), f(B, C) }, { f(2, A, B), f(B, C) }, { f(2, 1, A, B), f(3, B, C) },
     { f(B), f(B) }, { f(A, B), f(B) }, { f(B), f(2, B, C) }, { f(B), f(B, C) },
     { f(2, A, B), f(B) },
