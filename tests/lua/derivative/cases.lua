@@ -1,6 +1,6 @@
---- The calls that test derivative rules, by rule. A family is a function that adds its rows, a row is
---- named as the rule and holds calls: lists of arguments (keywords in a last table; n counts them
---- where some are nil) with
+--- The calls that test derivative rules, by rule. A family is a function that adds its rows; a row
+--- is named as the rule and holds calls: lists of arguments (keywords in a last table; n counts
+--- them where some are nil) with
 ---   op         full name, where the rule's does not say the overload ('*.dim': of this rule)
 ---   fixed      operands (counted among the tensors) without gradients, beside integers
 ---   outputs    number of results, each subset of which shall reach the loss
