@@ -10,11 +10,11 @@ for _, rule in ipairs(lower.rules()) do
 end
 
 -- Operators whose annotation lets no dimension be cut, those that a graph records as reshape, and
--- what a derivative alone calls.
+-- what a derivative or lowering alone calls.
 local WHOLE = {
   'aten::_unsafe_view', 'aten::diag', 'aten::index_put', 'aten::max', 'aten::min',
   'aten::take_along_dim', 'aten::unflatten', 'aten::view', 'aten::view_as',
-  'nnscaler::linear_cross_entropy_gradients',
+  'nnscaler::linear_cross_entropy_gradients', 'nnscaler::tiled_linear',
 }
 
 local function run(ops)
