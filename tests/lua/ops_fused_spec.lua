@@ -4,6 +4,7 @@ local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
 local door = require 'nnscaler._C.tensor'
 local ours = require('nnscaler.ops').nnscaler
+local same_on_threads = require 'tests.lua.support.threads'
 
 local g = T.generator(5)
 local function randn(shape, dtype)
@@ -36,14 +37,7 @@ end
 -- What fn returns; of kernels of ours asserted to be the same on one thread and on two.
 local function on_threads(dtype, fn)
   if dtype ~= 'float32' then return fn() end
-  local before = door.get_num_threads()
-  door.set_num_threads(1)
-  local one = { fn() }
-  door.set_num_threads(2)
-  local two = { fn() }
-  door.set_num_threads(before)
-  for i = 1, #one do assert.is_true(aten.allclose(one[i], two[i], 0, 0, true)) end
-  return unpack(one)
+  return same_on_threads(fn)
 end
 
 local shapes = { { 5 }, { 1, 1 }, { 3, 7 }, { 2, 3, 16 }, { 0, 4 }, { 40, 33 }, { 700, 129 } }

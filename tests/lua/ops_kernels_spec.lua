@@ -2,7 +2,7 @@
 --- same bits on one thread and on two.
 local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
-local door = require 'nnscaler._C.tensor'
+local on_threads = require 'tests.lua.support.threads'
 local ours = require('nnscaler.ops').nnscaler
 
 local g = T.generator(5)
@@ -21,18 +21,6 @@ end
 -- Largest error of an element relative to itself.
 local function relative(x, truth)
   return ((x:to('float64') - truth) / truth):abs():amax():item()
-end
-
--- What fn returns, asserted to be the same on one thread and on two.
-local function on_threads(fn)
-  local before = door.get_num_threads()
-  door.set_num_threads(1)
-  local one = { fn() }
-  door.set_num_threads(2)
-  local two = { fn() }
-  door.set_num_threads(before)
-  for i = 1, #one do assert.is_true(aten.allclose(one[i], two[i], 0, 0, true)) end
-  return unpack(one)
 end
 
 describe('gelu', function()
