@@ -87,8 +87,10 @@ void MpiWorld::wait(Operation& operation, const char* name) {
   using Clock = std::chrono::steady_clock;
   Clock::time_point start{};
   for (int64_t polls = 0;; ++polls) {
-    if (operation.step()) return;
+    const bool done = operation.step();
+    // Also when nothing was waited for: what the peer has taken by now is released.
     if (!under_way_.empty()) step();
+    if (done) return;
     if (polls < kSpins && !crowded_) continue;
     if (start == Clock::time_point{}) start = Clock::now();
     if (polls < kSpins + kYields) {
