@@ -204,7 +204,8 @@ bool Fold::equal(const plan::Plan& plan, const Block& a, const Block& b) const {
   int offset = 0;
   for (size_t i = 0; i < a.last - a.first; ++i) {
     const plan::OpPlan &x = plan.ops[a.first + i], &y = plan.ops[b.first + i];
-    if (x.stage != y.stage || x.cuts != y.cuts || x.devices != y.devices || x.hooks != y.hooks)
+    if (x.stage != y.stage || x.cuts != y.cuts || x.devices != y.devices || x.hooks != y.hooks ||
+        x.offload != y.offload)
       return false;
     if ((x.recompute < 0) != (y.recompute < 0)) return false;
     if (x.recompute < 0) continue;
