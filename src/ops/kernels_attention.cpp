@@ -99,8 +99,9 @@ HWY_INLINE void score_tiles(const Scores& s, Left a, const float* panels, float*
     const Right b{panels + j * width, kTileColumns};
     for (int64_t i = 0; i < s.rows; i += kTileRows) {
       const int64_t rows = std::min(kTileRows, s.rows - i);
-      if (j >= s.seen(i + rows - 1)) continue;
-      tile_of<false>(rows, {a.data + i * a.row, a.row, a.column}, b,
+      const int64_t left = s.seen(i + rows - 1) - j;
+      if (left <= 0) continue;
+      tile_of<false>(rows, left, {a.data + i * a.row, a.row, a.column}, b,
                      {scores + i * s.row + j, s.row}, width);
     }
   }
@@ -111,7 +112,7 @@ HWY_INLINE void times_keys(const Scores& s, const float* weights, Right b, Resul
   for (int64_t d = 0; d < s.shape.width; d += kTileColumns)
     for (int64_t i = 0; i < s.rows; i += kTileRows) {
       const int64_t rows = std::min(kTileRows, s.rows - i);
-      tile_of<false>(rows, {weights + i * s.row, s.row, 1}, {b.data + d, b.row},
+      tile_of<false>(rows, s.shape.width - d, {weights + i * s.row, s.row, 1}, {b.data + d, b.row},
                      {out.data + i * out.row + d, out.row}, s.seen(i + rows - 1));
     }
 }
@@ -122,9 +123,9 @@ HWY_INLINE void add_transposed_times(const Scores& s, const float* weights, Righ
   for (int64_t d = 0; d < s.shape.width; d += kTileColumns)
     for (int64_t j = 0; j < keys; j += kTileRows) {
       const int64_t skip = s.shape.causal ? std::max<int64_t>(0, j - s.first) : 0;
-      tile_of<true>(std::min(kTileRows, keys - j), {weights + skip * s.row + j, 1, s.row},
-                    {b.data + skip * b.row + d, b.row}, {out.data + j * out.row + d, out.row},
-                    s.rows - skip);
+      tile_of<true>(std::min(kTileRows, keys - j), s.shape.width - d,
+                    {weights + skip * s.row + j, 1, s.row}, {b.data + skip * b.row + d, b.row},
+                    {out.data + j * out.row + d, out.row}, s.rows - skip);
     }
 }
 

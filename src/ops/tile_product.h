@@ -63,49 +63,39 @@ struct Result {
   int64_t row;
 };
 
-// c = a b, or c += a b, for M rows and a tile's columns.
-template <int M, bool add>
+// c = a b, or c += a b, for M rows and the first N vectors of a tile's columns.
+template <int M, int N, bool add>
 HWY_INLINE void tile(Left a, Right b, Result c, int64_t depth) {
   V c0[M], c1[M];
 #pragma GCC unroll 6
   for (int i = 0; i < M; ++i) {
     c0[i] = add ? load(c.data + i * c.row) : hn::Zero(kFloats);
-    c1[i] = add ? load(c.data + i * c.row + kLanes) : hn::Zero(kFloats);
+    if constexpr (N > 1) c1[i] = add ? load(c.data + i * c.row + kLanes) : hn::Zero(kFloats);
   }
   const float *from = a.data, *with = b.data;
   for (int64_t k = 0; k < depth; ++k, from += a.column, with += b.row) {
-    const V b0 = load(with), b1 = load(with + kLanes);
+    const V b0 = load(with), b1 = N > 1 ? load(with + kLanes) : b0;
 #pragma GCC unroll 6
     for (int i = 0; i < M; ++i) {
       const V x = set(from[i * a.row]);
       c0[i] = hn::MulAdd(x, b0, c0[i]);
-      c1[i] = hn::MulAdd(x, b1, c1[i]);
+      if constexpr (N > 1) c1[i] = hn::MulAdd(x, b1, c1[i]);
     }
   }
 #pragma GCC unroll 6
   for (int i = 0; i < M; ++i) {
     store(c0[i], c.data + i * c.row);
-    store(c1[i], c.data + i * c.row + kLanes);
+    if constexpr (N > 1) store(c1[i], c.data + i * c.row + kLanes);
   }
 }
 
-// One tile of 1 to 6 rows.
-template <bool add>
-HWY_INLINE void tile_of(int64_t rows, Left a, Right b, Result c, int64_t depth) {
-  switch (rows) {
-    case 1:
-      return tile<1, add>(a, b, c, depth);
-    case 2:
-      return tile<2, add>(a, b, c, depth);
-    case 3:
-      return tile<3, add>(a, b, c, depth);
-    case 4:
-      return tile<4, add>(a, b, c, depth);
-    case 5:
-      return tile<5, add>(a, b, c, depth);
-    default:
-      return tile<6, add>(a, b, c, depth);
+// One tile of 1 to 6 rows of which so many columns are wanted: one vector does where they fit.
+template <bool add, int M = 6>
+HWY_INLINE void tile_of(int64_t rows, int64_t columns, Left a, Right b, Result c, int64_t depth) {
+  if constexpr (M > 1) {
+    if (rows < M) return tile_of<add, M - 1>(rows, columns, a, b, c, depth);
   }
+  return columns > kLanes ? tile<M, 2, add>(a, b, c, depth) : tile<M, 1, add>(a, b, c, depth);
 }
 
 }  // namespace nns::ops::HWY_NAMESPACE
