@@ -5,7 +5,8 @@
 
 Each round runs ours, PyTorch and ours again in fresh processes; the second of ours against the
 first is the control (what identical code differs by here). Ratios are of medians over a round;
-printed are the median over rounds and the whole range.
+printed are the median over rounds and the whole range. With --bf16 both run under autocast, beside
+ours in float32 with MKL's matrix products.
 """
 import argparse
 import json
@@ -74,10 +75,10 @@ def ours(preset, threads, steps, extra=()):
     return {"median": statistics.median(times), "cpu": statistics.median(cpu), "first": rows[0]["step_s"], "rss": max(r["rss_bytes"] for r in rows)}
 
 
-def torch(preset, threads, steps, compiled, dropout=0.0):
+def torch(preset, threads, steps, compiled, dropout=0.0, bf16=False):
     command = [sys.executable, TORCH, "--mode", "compile" if compiled else "eager", "--preset", preset,
                "--vocab", vocabulary(), "--threads", str(threads), "--steps", str(steps),
-               "--warm-up", str(WARM_UP), "--clip", "1.0", "--dropout", str(dropout)]
+               "--warm-up", str(WARM_UP), "--clip", "1.0", "--dropout", str(dropout)] + (["--bf16"] if bf16 else [])
     row = json.loads(child(command)[0].strip().splitlines()[-1])
     return {"median": row["median_s"], "cpu": row["cpu_s"], "first": row["first_step_s"], "rss": row["peak_rss_mib"] * 2**20}
 
@@ -93,22 +94,26 @@ def main():
     p.add_argument("--steps", type=int, default=100)
     p.add_argument("--rounds", type=int, default=5)
     p.add_argument("--dropout", type=float, default=0.0)
+    p.add_argument("--bf16", action="store_true", help="precision=bf16-mixed")
     p.add_argument("--against", choices=["eager", "compile"], default="eager")
     a = p.parse_args()
-    extra = [f"dropout={a.dropout}"] if a.dropout else []
-    a_rows, b_rows, c_rows = [], [], []
+    plain = [f"dropout={a.dropout}"] if a.dropout else []
+    extra = [*plain, "precision=bf16-mixed"] if a.bf16 else plain
+    a_rows, b_rows, c_rows, wide = [], [], [], []
     for _ in range(a.rounds):
         a_rows.append(ours(a.preset, a.threads, a.steps, extra))
-        b_rows.append(torch(a.preset, a.threads, a.steps, a.against == "compile", a.dropout))
+        b_rows.append(torch(a.preset, a.threads, a.steps, a.against == "compile", a.dropout, a.bf16))
+        if a.bf16:
+            wide.append(ours(a.preset, a.threads, a.steps, [*plain, "forbid_kernels=tiles"]))
         c_rows.append(ours(a.preset, a.threads, a.steps, extra))
 
-    def ratio(key):
-        return spread([(x[key] + z[key]) / 2 / y[key] for x, y, z in zip(a_rows, b_rows, c_rows)])
+    def ratio(key, rows=b_rows):
+        return spread([(x[key] + z[key]) / 2 / y[key] for x, y, z in zip(a_rows, rows, c_rows)])
 
     def control(key):
         return spread([z[key] / x[key] for x, z in zip(a_rows, c_rows)])
 
-    dropped = f", dropout {a.dropout}" if a.dropout else ""
+    dropped = (f", dropout {a.dropout}" if a.dropout else "") + (", bf16-mixed" if a.bf16 else "")
     model = a.preset if a.preset in LLAMA else f"{a.preset} GPT"
     print(f"{model}{dropped}, {isa()}, {a.threads} thread(s), {a.rounds} rounds of {a.steps} steps, against PyTorch {a.against}")
     print(f"  step, ours         {statistics.median(x['median'] for x in a_rows) * 1e3:9.3f} ms")
@@ -117,6 +122,9 @@ def main():
     print(f"  control            {control('median')}")
     print(f"  CPU, ours/PyTorch  {ratio('cpu')}")
     print(f"  CPU, control       {control('cpu')}")
+    if a.bf16:
+        print(f"  beside float32 with MKL's products: step {ratio('median', wide)}")
+        print(f"                                      CPU  {ratio('cpu', wide)}")
     print(f"  first step         {a_rows[0]['first']:.3f} s, PyTorch {b_rows[0]['first']:.3f} s")
     print(f"  peak resident      {a_rows[0]['rss'] / 2**20:.0f} MiB, PyTorch {b_rows[0]['rss'] / 2**20:.0f} MiB", flush=True)
 

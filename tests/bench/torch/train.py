@@ -4,7 +4,7 @@
     torchrun --nproc-per-node 2 tests/bench/torch/train.py --mode ddp
 
 eager and compile run alone, llama-small (of the transformers library) in these modes only; ddp, fsdp (fully_shard of each block and of the whole) and pp (1F1B with
-four micro-batches, untied) run under torchrun, over Gloo. AdamW is the fused one.
+four micro-batches, untied) run under torchrun, over Gloo. AdamW is the fused one. --bf16: under autocast.
 """
 import argparse
 import importlib
@@ -22,7 +22,13 @@ import gpt
 def alone(a):
     model = gpt.GPT(a.preset, a.vocab, dropout=a.dropout) if a.preset in gpt.SIZES else a.llama.Llama(a.preset, a.vocab)
     run = torch.compile(model) if a.mode == "compile" else model
-    return model, lambda x, y: gpt.loss_of(run(x), y).backward()
+
+    def step(x, y):
+        with torch.autocast("cpu", torch.bfloat16, enabled=a.bf16):
+            loss = gpt.loss_of(run(x), y)
+        loss.backward()
+
+    return model, step
 
 
 def in_parallel(a):
@@ -73,6 +79,7 @@ def main():
     p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--vocab", type=int, default=65)
     p.add_argument("--threads", type=int, default=1)
+    p.add_argument("--bf16", action="store_true", help="under autocast to bfloat16, alone")
     p.add_argument("--steps", type=int, default=10)
     p.add_argument("--warm-up", type=int, default=3)
     p.add_argument("--clip", type=float, default=0.0, help="greatest norm of gradients; 0: none")
