@@ -136,12 +136,20 @@ function SafetensorsFile:read(name, slice) end
 ---@param tensor nnscaler.Tensor of that shape and dtype
 function SafetensorsFile:copy_to(name, tensor) end
 
---- Copies the tensors of pieces and begins to write their files into the folder of a draft. What
---- was begun before must have ended: its memory is used again.
+--- Takes memory for copies of pieces, and touches it on a thread.
+---@param pieces nnscaler.CheckpointPiece[]
+function CheckpointSnapshot:reserve(pieces) end
+
+--- Begins to copy the tensors of pieces, and to write their files into the folder of a draft.
+--- Tensors other than those of buffers stay as they are until `settle` returns. What was begun
+--- before must have ended: its memory is used again.
 ---@param folder string
 ---@param pieces nnscaler.CheckpointPiece[]
 ---@return nnscaler.CheckpointTask task whose result is that of `write_pieces`
 function CheckpointSnapshot:write(folder, pieces) end
+
+--- Takes part in copying what was begun last, until all of it is copied.
+function CheckpointSnapshot:settle() end
 
 --- Whether it has ended.
 ---@return boolean

@@ -292,11 +292,22 @@ int snapshot(lua_State* L) {
   script::push_object<std::unique_ptr<Snapshot>>(L, kSnapshotType, std::make_unique<Snapshot>());
   return 1;
 }
+int snapshot_reserve(lua_State* L) {  // (pieces)
+  script::check_object<std::unique_ptr<Snapshot>>(L, 1, kSnapshotType)->reserve(check_pieces(L, 2));
+  return 0;
+}
 int snapshot_write(lua_State* L) {  // (folder, pieces) → task whose result is that of write_pieces
   auto& snapshot = *script::check_object<std::unique_ptr<Snapshot>>(L, 1, kSnapshotType);
-  return push_task(
-      L, [folder = script::check_string(L, 2), pieces = snapshot.take(check_pieces(L, 3))](
-             const std::atomic<bool>& stop) { return write_pieces(folder, pieces, &stop); });
+  auto [pieces, copies] = snapshot.take(check_pieces(L, 3));
+  return push_task(L, [folder = script::check_string(L, 2), pieces = std::move(pieces),
+                       copies = std::move(copies)](const std::atomic<bool>& stop) {
+    copies->run();
+    return write_pieces(folder, pieces, &stop);
+  });
+}
+int snapshot_settle(lua_State* L) {
+  script::check_object<std::unique_ptr<Snapshot>>(L, 1, kSnapshotType)->settle();
+  return 0;
 }
 int draft_finish(lua_State* L) {  // (request with `written` and `order`) → task with the path
   auto& draft = check_draft(L);
@@ -368,7 +379,9 @@ int open_module(lua_State* L) {
                               {"read", guarded<file_read>},
                               {"copy_to", guarded<file_copy_to>}});
   script::make_type<std::unique_ptr<Snapshot>>(L, kSnapshotType,
-                                               {{"write", guarded<snapshot_write>}});
+                                               {{"reserve", guarded<snapshot_reserve>},
+                                                {"write", guarded<snapshot_write>},
+                                                {"settle", guarded<snapshot_settle>}});
   script::make_type<std::unique_ptr<Task>>(
       L, kTaskType, {{"done", guarded<task_done>}, {"result", guarded<task_result>}});
   script::make_type<DraftPtr>(L, kDraftType,

@@ -6,18 +6,19 @@
 
 namespace nns::checkpoint {
 
-Task::Task(Work work) : thread_([this, work = std::move(work)] { run(work); }) {}
+Task::Task(Work work, bool training_first)
+    : thread_([=, this, work = std::move(work)] { run(work, training_first); }) {}
 
 Task::~Task() {
   stop_ = true;
   if (thread_.joinable()) thread_.join();
 }
 
-void Task::run(const Work& work) {
+void Task::run(const Work& work, bool training_first) {
   sigset_t all;  // signals are the main thread's
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);  // training goes first
+  if (training_first) setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
   try {
     result_ = work(stop_);
   } catch (...) {

@@ -1,4 +1,5 @@
-// Work beside the program: on a thread of its own, of low priority, that is asked for its result.
+// Work beside the program: on a thread of its own, as a rule of low priority, that is asked for its
+// result.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@ class Task {
  public:
   // Begins. The work looks at `stop` now and then: nobody waits for it any more where it is set.
   using Work = std::function<std::string(const std::atomic<bool>& stop)>;
-  explicit Task(Work work);
+  explicit Task(Work work, bool training_first = true);
   // Stops the work, unless it was asked for its result.
   ~Task();
   Task(const Task&) = delete;
@@ -24,7 +25,7 @@ class Task {
   std::string result();
 
  private:
-  void run(const Work& work);
+  void run(const Work& work, bool training_first);
 
   std::atomic<bool> stop_{false}, done_{false};
   std::string result_;

@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -161,18 +162,66 @@ std::string write(const Request& request) {
   return finish(draft, request, {write_pieces(draft.folder(), request.pieces)}, {});
 }
 
-std::vector<Piece> Snapshot::take(std::vector<Piece> pieces) {
+void Copies::add(const at::Tensor& from, const at::Tensor& to) {
+  constexpr size_t kPart = 1 << 20;
+  const auto* source = static_cast<const char*>(from.const_data_ptr());
+  auto* target = static_cast<char*>(to.mutable_data_ptr());
+  for (size_t at = 0; at < from.nbytes(); at += kPart)
+    parts_.push_back({source + at, target + at, std::min(kPart, from.nbytes() - at)});
+  tensors_.insert(tensors_.end(), {from, to});
+}
+
+void Copies::run() {
+  for (size_t i = begun_++; i < parts_.size(); i = begun_++) {
+    std::memcpy(parts_[i].to, parts_[i].from, parts_[i].bytes);
+    if (++done_ == parts_.size()) done_.notify_all();
+  }
+  for (size_t done = done_; done < parts_.size(); done = done_) done_.wait(done);
+}
+
+at::Tensor& Snapshot::room(size_t piece, const at::Tensor& data) {
+  at::Tensor& copy = held_[piece];
+  if (copy.defined() && (copy.sizes() != data.sizes() || copy.dtype() != data.dtype()))
+    copy.reset();
+  if (!copy.defined())
+    copy = at::empty(data.sizes(), at::TensorOptions().dtype(data.scalar_type()));
+  return copy;
+}
+
+void Snapshot::reserve(const std::vector<Piece>& pieces) {
   held_.resize(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) room(i, pieces[i].data);
+  touching_ = std::make_unique<Task>(
+      [held = held_](const std::atomic<bool>& stop) {
+        constexpr size_t kPage = 4096;
+        for (const at::Tensor& copy : held) {
+          auto* bytes = static_cast<volatile char*>(copy.mutable_data_ptr());
+          for (size_t at = 0; at < copy.nbytes() && !stop; at += kPage) bytes[at] = 0;
+        }
+        return std::string();
+      },
+      false);
+}
+
+std::pair<std::vector<Piece>, std::shared_ptr<Copies>> Snapshot::take(std::vector<Piece> pieces) {
+  touching_.reset();
+  held_.resize(pieces.size());
+  copies_ = std::make_shared<Copies>();
   for (size_t i = 0; i < pieces.size(); ++i) {
     const at::Tensor data = pieces[i].data.detach();
-    at::Tensor& copy = held_[i];
-    if (copy.defined() && (copy.sizes() != data.sizes() || copy.dtype() != data.dtype()))
-      copy.reset();
-    if (!copy.defined())
-      copy = at::empty(data.sizes(), at::TensorOptions().dtype(data.scalar_type()));
-    pieces[i].data = copy.copy_(data);
+    at::Tensor& copy = room(i, data);
+    const bool plain = data.is_cpu() && data.is_contiguous() && !data.is_conj() && !data.is_neg();
+    if (plain && pieces[i].kind != "buffer")
+      copies_->add(data, copy);
+    else
+      copy.copy_(data);
+    pieces[i].data = copy;
   }
-  return pieces;
+  return {std::move(pieces), copies_};
+}
+
+void Snapshot::settle() {
+  if (copies_) std::exchange(copies_, nullptr)->run();
 }
 
 }  // namespace nns::checkpoint

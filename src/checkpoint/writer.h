@@ -5,6 +5,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <atomic>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "base/types.h"
 #include "checkpoint/folder.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/task.h"
 
 namespace nns::checkpoint {
 
@@ -58,15 +60,43 @@ std::string finish(Draft& draft, const Request& request, const std::vector<std::
 // throws a state Error after which all earlier checkpoints and pointers are as they were.
 std::string write(const Request& request);
 
+// Tensors that are copied in small parts, by all threads that are at it.
+class Copies {
+ public:
+  void add(const at::Tensor& from, const at::Tensor& to);  // dense ones on the CPU
+  // Copies what no thread has begun; returns when all is copied.
+  void run();
+
+ private:
+  struct Part {
+    const char* from;
+    char* to;
+    size_t bytes;
+  };
+  std::vector<at::Tensor> tensors_;
+  std::vector<Part> parts_;
+  std::atomic<size_t> begun_{0}, done_{0};
+};
+
 // Copies of tensors in the memory of the host, to be written while the tensors change. Their memory
 // stays for the next copies.
 class Snapshot {
  public:
-  // Returns the pieces with copies for data. What was taken before must be written by now.
-  std::vector<Piece> take(std::vector<Piece> pieces);
+  // Takes memory for copies of such pieces, and has a thread touch it: pages that nobody has used
+  // yet may cost twenty times as much as copying into others.
+  void reserve(const std::vector<Piece>& pieces);
+  // Returns the pieces with copies for data, and what has yet to fill them: nothing of buffers,
+  // which change in every forward. What was taken before must be written by now.
+  std::pair<std::vector<Piece>, std::shared_ptr<Copies>> take(std::vector<Piece> pieces);
+  // Takes part in the copying of what was taken last, to its end: its tensors may change then.
+  void settle();
 
  private:
+  at::Tensor& room(size_t piece, const at::Tensor& data);
+
   std::vector<at::Tensor> held_;
+  std::shared_ptr<Copies> copies_;
+  std::unique_ptr<Task> touching_;
 };
 
 }  // namespace nns::checkpoint

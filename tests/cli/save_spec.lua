@@ -49,13 +49,22 @@ describe('a checkpoint beside training', function()
     it('is that of before it, with ' .. what, function()
       run(name, every .. more, 0)
       local said = run(name .. '.async', every .. 'checkpoint.async=true ' .. more, 0)
-      assert.matches('Checkpoint [^\n]*/0000%-0003 is written, in [%d.]+ s beside training', said)
+      assert.matches('Checkpoint [^\n]*/0000%-0003 is written, in [%d.]+ s beside training, '
+        .. 'which waited [%d.]+ s', said)
       local want = saved(name)
       assert.is_not_nil(want.last)
       assert.same(want, saved(name .. '.async'))
       assert.same(losses(name), losses(name .. '.async'))
     end)
   end
+
+  it('is that of before a hook changes weights', function()
+    run('nudged', every .. 'nudge=0.9', 0)
+    run('nudged.async', every .. 'nudge=0.9 checkpoint.async=true', 0)
+    assert.same(saved 'nudged', saved 'nudged.async')
+    assert.is_false(saved('nudged')['0000-0003/model.safetensors']
+      == saved('one')['0000-0003/model.safetensors'])
+  end)
 
   it('is waited for by a loss that is not a number, which names it', function()
     local said = run('nan', 'checkpoint.every_n_train_steps=1 checkpoint.async=true '

@@ -207,9 +207,11 @@ describe('a snapshot', function()
   it('is written while its tensors change', function()
     local dir, snapshot = fresh(), C.snapshot()
     base.make_folder(dir)
+    snapshot:reserve { piece(0) }
     for value = 1, 3 do -- in the same memory each time
       local before = piece(value)
       local task = snapshot:write(dir, { before })
+      snapshot:settle()
       before.data:zero_()
       local told = base.json_decode(task:result())
       assert.is_true(task:done())

@@ -39,6 +39,7 @@ local M = {}
 ---@field epoch_done integer micro-batches done in that epoch
 ---@field best_loss number
 ---@field train_loss number|nil of the last step
+---@field save_wait number|nil seconds that training waited for the newest save
 ---@field val_loss number|nil of the last evaluation
 ---@field test_loss number|nil of the evaluation at the end
 local Trainer = {}

@@ -59,6 +59,7 @@ local function after_step(t, metrics, result)
   t.history:add_train(t.step, metrics.train_loss)
   if t.prediction then t.prediction:after_step(t, metrics) end
   hooks:fire('on_step_end', t, t.step, metrics, result)
+  saver.prepare(t)
   decisions.agree(t)
   local reason = reason_to_stop(t)
   local epoch_ended = t.span:epoch_ended(t)

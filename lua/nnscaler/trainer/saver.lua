@@ -1,6 +1,7 @@
 --- Writes checkpoints: weights, optimizer, and the state from which a run goes on bit for bit.
 --- Position in the data, schedule and random numbers are functions of the step, so the step is
 --- enough for them.
+local base = require 'nnscaler._C.base'
 local batches = require 'nnscaler.trainer.batches'
 local format = require 'nnscaler.format'
 local launch = require 'nnscaler._C.launch'
@@ -67,12 +68,27 @@ function M.wait(t)
   while t.saving do go_on(t) end
 end
 
+--- Gets ready to save beside training, once the optimizer has its state. A collective.
+---@param t nnscaler.Trainer
+function M.prepare(t)
+  if t.args.checkpoint.async and not t.args.checkpoint.no_save and not t.snapshot then
+    saving.reserve(t)
+  end
+end
+
+--- Has the copies made that a save beside training is still making: weights are about to change.
+---@param t nnscaler.Trainer
+function M.settle(t)
+  if t.saving and t.saving.beside then t.saving:settle() end
+end
+
 --- Saves the state after t.step steps, with checkpoint.async beside the steps that follow.
 ---@param t nnscaler.Trainer
 ---@param last boolean whether none follow
 function M.save(t, last)
   launch.at_phase 'save'
   M.wait(t)
+  local began = base.clock()
   local options, loss = t.args.checkpoint, quality(t)
   local shown = loss or t.train_loss
   t:say('info', 'Saving checkpoint after %d steps with loss=%s.', t.step, format.short(shown))
@@ -111,7 +127,11 @@ function M.save(t, last)
   if contents.user ~= user then contents.state.user = contents.user end
   local beside = options.async == true and not last
   t.saving = saving.begin(t, contents, own, beside)
-  if not beside then M.wait(t) end
+  t.save_wait = base.clock() - began
+  if not beside then
+    M.wait(t)
+    t.save_wait = base.clock() - began
+  end
   t.saved_step = t.step
 end
 

@@ -1,7 +1,9 @@
 --- A checkpoint on its way to the disk. Ranks write together: each its slices into a folder that
 --- rank 0 has begun; rank 0 then writes state and manifest and gives the folder its name. What
 --- fails on one rank is an error of all, and the checkpoints before are as they were. With `beside`
---- files are written from copies while training goes on.
+--- files are written from copies while training goes on. The copies are made beside the forward and
+--- backward of the next step; where code of the user runs before its update, which may change
+--- weights, they are made at once.
 local C = require 'nnscaler._C.checkpoint'
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
@@ -23,6 +25,12 @@ local M = {}
 ---@field finishing boolean whether all ranks have written their files
 local Saving = {}
 Saving.__index = Saving
+
+-- Hooks between a save and the next update.
+local kBetween = { 'on_epoch_start', 'on_step_start', 'before_zero_grad', 'after_zero_grad',
+  'on_train_step_start', 'on_train_step_end', 'after_aggregate_train_step_outputs',
+  'on_val_start', 'on_val_step_start', 'on_val_step_end', 'after_aggregate_val_step_outputs',
+  'on_val_end', 'before_log_val_metrics' }
 
 local function message_of(err) return type(err) == 'table' and err.message or tostring(err) end
 
@@ -69,6 +77,14 @@ local function wholes_of(t, own)
     optimizer = shapes.to_file(t.model, states) }
 end
 
+--- Has the memory for copies taken beside the steps before the first save. A collective.
+---@param t nnscaler.Trainer
+function M.reserve(t)
+  t.snapshot = C.snapshot()
+  if t.sharing and t.args.checkpoint.save_type == 'merged' then return end
+  t.snapshot:reserve((t.sharing and slices_of or wholes_of)(t, t.optimizer:state()))
+end
+
 --- Begins to save. A collective.
 ---@param t nnscaler.Trainer
 ---@param contents table without tensors
@@ -89,11 +105,18 @@ function M.begin(t, contents, own, beside)
       self.written = C.write_pieces(folder, pieces)
       return
     end
-    t.snapshot = t.snapshot or C.snapshot()
     self.task = t.snapshot:write(folder, pieces)
+    if t.args.eager or t.hooks:any(kBetween) then t.snapshot:settle() end
   end)
   if not ok then self.written = '!' .. message_of(err) end
   return self
+end
+
+--- Ends the copying: weights change from here on.
+function Saving:settle()
+  local began = base.clock()
+  self.t.snapshot:settle()
+  self.t.save_wait = self.t.save_wait + base.clock() - began
 end
 
 --- Whether this rank has nothing to wait for.
@@ -142,8 +165,8 @@ function Saving:go_on()
   end
   t.last_checkpoint = of_rank_zero(t, function() return self.task:result() end)
   if self.beside then
-    t:say('info', 'Checkpoint %s is written, in %.1f s beside training.', t.last_checkpoint,
-      base.clock() - self.began)
+    t:say('info', 'Checkpoint %s is written, in %.1f s beside training, which waited %.2f s.',
+      t.last_checkpoint, base.clock() - self.began, t.save_wait)
   end
   return true
 end

@@ -122,6 +122,7 @@ function M.run(t)
   reduction.apply(t, result)
   hooks:fire('after_aggregate_train_step_outputs', t, result, result.loss)
   launch.at_phase 'update'
+  saver.settle(t)
   local gnorm, lr = update(t, result)
   local ended = base.clock()
   local metrics = {

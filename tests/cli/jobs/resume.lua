@@ -12,6 +12,7 @@ local p = nnscaler.params {
   signal = { 'KILL', 'which' },
   slow = { 0, 'seconds that pass after it' },
   once = { '', 'file that says that the process has ended so before' },
+  nudge = { 0, 'a factor of weights before each step' },
   broken = { -1, 'sample that cannot be read' },
 }
 
@@ -45,8 +46,11 @@ return {
   lr_scheduler = { type = 'cosine', args = { warmup_steps = 15, min_lr = 1e-3 } },
   checkpoint = { every_n_train_steps = 10 },
   hook = {
-    on_train_step_start = function(trainer)
-      if p.ids == '' or trainer.rank % (trainer.world_size / trainer.units) ~= 0 then return end
+    on_step_start = p.nudge ~= 0 and function(trainer)
+      T.no_grad(function() trainer.model.up.weight:mul_(p.nudge) end)
+    end or nil,
+    on_train_step_start = p.ids ~= '' and function(trainer)
+      if trainer.rank % (trainer.world_size / trainer.units) ~= 0 then return end
       local first, count = trainer.span:micro_batches(trainer)
       local file = assert(io.open(('%s.%d'):format(p.ids, trainer.unit), 'a'))
       for k = first + trainer.unit, first + count - 1, trainer.units do
@@ -54,7 +58,7 @@ return {
           trainer.train_loader:ids(k), ',')))
       end
       file:close()
-    end,
+    end or nil,
     on_step_end = function(trainer, step)
       if step ~= p.at or trainer.rank ~= 0 then return end
       if p.once ~= '' then

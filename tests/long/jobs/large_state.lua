@@ -1,11 +1,15 @@
---- A job whose states are 1.1 GB: it tells of its first save, or of loading, how far resident
---- memory rose above what it was, how long training waited, and how long steps took.
+--- A job whose states are 1.1 GB: it tells of a save, the first or a later one, or of loading, how
+--- far resident memory rose above what it was, how long training waited, and how long steps took.
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local nnscaler = require 'nnscaler'
 
-local p = nnscaler.params { out = { '', 'file for what was measured' } }
-local kWidth, kLayers, kSave = 3072, 10, 12
+local p = nnscaler.params {
+  out = { '', 'file for what was measured' },
+  save = { 1, 'the save that is measured' },
+}
+local kWidth, kLayers, kEvery = 3072, 10, 12
+local kSave = kEvery * p.save
 
 -- Of this process, in bytes.
 local function memory(field)
@@ -33,7 +37,7 @@ local data = {
 
 local told = { tensor = 4 * kWidth * kWidth,
   state = 3 * kLayers * (4 * kWidth * kWidth + 4 * kWidth) }
-local from, began, started, measured
+local from, began
 local steps = {}
 
 local function begin()
@@ -42,26 +46,24 @@ local function begin()
 end
 
 local function finish()
-  told.peak, told.seconds, measured = memory 'VmHWM' - from, base.clock() - began, true
+  told.base, told.peak, told.seconds = from, memory 'VmHWM' - from, base.clock() - began
 end
 
 local function write() base.file_write(p.out, base.json_encode(told)) end
 
--- Middle of the times of some steps.
-local function middle(first, last)
-  local list = {}
-  for i = first, last do list[#list + 1] = steps[i] end
-  table.sort(list)
-  return list[math.ceil(#list / 2)]
+local function mean(first, last)
+  local sum = 0
+  for i = first, last do sum = sum + steps[i] end
+  return sum / (last - first + 1)
 end
 
 return {
   model = { type = 'mlp', args = { sizes = sizes } },
   forward_args = function(sample) return sample.x, sample.y end,
   dataset = { type = function() return data end },
-  micro_batch_size = 1, max_train_steps = 2 * kSave, enable_progress_bar = false,
+  micro_batch_size = 1, max_train_steps = kSave + kEvery, enable_progress_bar = false,
   optimizer = { type = 'adamw', args = { lr = 1e-5 } },
-  checkpoint = { every_n_train_steps = kSave, keep_last_n_checkpoints = 1 },
+  checkpoint = { every_n_train_steps = kEvery, keep_last_n_checkpoints = 1 },
   init_env_fn = function()
     T.zeros { 1 }
     begin()
@@ -75,15 +77,16 @@ return {
     on_save_checkpoint = function(trainer)
       if trainer.step == kSave then begin() end
     end,
-    on_step_start = function(trainer)
-      if trainer.step == kSave and not measured then finish() end
-      started = base.clock()
-    end,
-    on_step_end = function(_, step)
-      steps[step] = base.clock() - started
-      if step < 2 * kSave then return end
-      told.others, told.beside = middle(2, kSave), middle(kSave + 1, kSave + 10)
-      write()
+    on_step_end = function(trainer, step, metrics)
+      steps[step] = metrics.step_s
+      if step == kSave + 1 then
+        finish()
+        told.seconds = trainer.save_wait
+      elseif step == kSave + kEvery then
+        told.others = mean(kSave - kEvery + 3, kSave)
+        told.beside = mean(kSave + 1, kSave + 10)
+        write()
+      end
     end,
   },
 }
