@@ -33,7 +33,8 @@ local M = {}
 ---@field kinds table[] kind of each group; the first is the default group
 ---@field options table[] options of each group
 ---@field on_host boolean|nil whether it keeps its state in memory of the host, and updates there
----@field slots table[] one per trainable parameter: { name, data, group, count, tensors }
+---@field slots table[] one per trainable parameter: { name, data, group, count, tensors,
+---  declared: of the tensors, once asked }
 local Optimizer = {}
 Optimizer.__index = Optimizer
 M.Optimizer = Optimizer
@@ -170,7 +171,9 @@ function Optimizer:kind_of(slot) return self.kinds[slot.group] end
 ---@param slot table of self.slots
 ---@return nnscaler.Slot[]
 function Optimizer:slots_of(slot)
-  return slots.of(self.kinds[slot.group], self.options[slot.group], slot.data)
+  slot.declared = slot.declared
+    or slots.of(self.kinds[slot.group], self.options[slot.group], slot.data)
+  return slot.declared
 end
 
 --- What it keeps of the parameters once each was updated.
