@@ -276,7 +276,8 @@ void write_own(Forward& f) {
 // Our kernel draws what dropout keeps as it goes; all or nothing needs no draws.
 bool dropped_serves(const Forward& f) {
   const double p = f.real("dropout_p");
-  return p > 0 && p < 1 && f.type("query").dtype == DType::f32 && !f.has("attn_mask") &&
+  const DType dtype = f.type("query").dtype;
+  return p > 0 && p < 1 && (dtype == DType::f32 || dtype == DType::bf16) && !f.has("attn_mask") &&
          fused_takes(f);
 }
 void write_dropped(Forward& f) {

@@ -13,10 +13,13 @@
 #include <array>
 #include <cmath>
 #include <limits>
+#include <memory>
+#include <vector>
 
 #include "base/error.h"
 #include "ops/attention.h"
 #include "ops/attention_head.h"
+#include "ops/kernels.h"
 
 namespace nns::ops {
 namespace {
@@ -41,8 +44,12 @@ at::Tensor with_whole_rows(const at::Tensor& x) {
   return x.stride(3) == 1 || x.size(3) == 1 ? x : x.contiguous();
 }
 
+// bfloat16 is computed with in float32.
 bool served(const at::Tensor& x) {
-  return x.scalar_type() == at::kFloat;
+  return x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16;
+}
+at::TensorOptions sum_options(const at::Tensor& q) {
+  return q.options().dtype(q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat);
 }
 
 HeadShape head_shape(const at::Tensor& q, const at::Tensor& k, bool causal,
@@ -51,12 +58,45 @@ HeadShape head_shape(const at::Tensor& q, const at::Tensor& k, bool causal,
   return {q.size(2), k.size(2), q.size(3), static_cast<float>(by), causal};
 }
 
-Rows<const float> rows_of(const at::Tensor& x, int64_t batch, int64_t head) {
-  return {x.const_data_ptr<float>() + batch * x.stride(0) + head * x.stride(1), x.stride(2)};
-}
-Rows<float> writable_rows_of(const at::Tensor& x, int64_t batch, int64_t head) {
-  return {x.mutable_data_ptr<float>() + batch * x.stride(0) + head * x.stride(1), x.stride(2)};
-}
+// Matrices of one head in float32: where they lie, or copies of those in bfloat16.
+class Head {
+ public:
+  Head(int64_t batch, int64_t head) : batch_(batch), head_(head) {}
+
+  Rows<const float> read(const at::Tensor& x) {
+    if (x.scalar_type() == at::kFloat) return {x.const_data_ptr<float>() + place(x), x.stride(2)};
+    const Rows<float> copy = room(x);
+    const auto* from = static_cast<const uint16_t*>(x.const_data_ptr()) + place(x);
+    for (int64_t i = 0; i < x.size(2); ++i)
+      widen(from + i * x.stride(2), copy.data + i * copy.row, copy.row);
+    return {copy.data, copy.row};
+  }
+  Rows<float> write(const at::Tensor& x) {
+    if (x.scalar_type() == at::kFloat) return {x.mutable_data_ptr<float>() + place(x), x.stride(2)};
+    results_.emplace_back(x, room(x));
+    return results_.back().second;
+  }
+  // Takes what was written to copies to its place.
+  void finish() const {
+    for (const auto& [x, copy] : results_) {
+      auto* to = static_cast<uint16_t*>(x.mutable_data_ptr()) + place(x);
+      for (int64_t i = 0; i < x.size(2); ++i)
+        narrow(copy.data + i * copy.row, to + i * x.stride(2), copy.row);
+    }
+  }
+
+ private:
+  int64_t place(const at::Tensor& x) const { return batch_ * x.stride(0) + head_ * x.stride(1); }
+  Rows<float> room(const at::Tensor& x) {
+    const auto size = static_cast<size_t>(x.size(2) * x.size(3));
+    copies_.emplace_back(new float[size]);  // not cleared
+    return {copies_.back().get(), x.size(3)};
+  }
+
+  int64_t batch_, head_;
+  std::vector<std::unique_ptr<float[]>> copies_;
+  std::vector<std::pair<at::Tensor, Rows<float>>> results_;
+};
 
 // Calls fn(batch, head) for all heads: one head is the work of one thread.
 template <class Fn>
@@ -107,16 +147,17 @@ std::tuple<at::Tensor, at::Tensor> attend(const at::Tensor& query, const at::Ten
   // [batch, length, heads, width] in memory, so that joining the heads copies nothing.
   const at::Tensor out =
       at::empty({q.size(0), q.size(2), q.size(1), q.size(3)}, q.options()).transpose(1, 2);
-  const at::Tensor logsumexp = at::empty({q.size(0), q.size(1), q.size(2)}, q.options());
+  const at::Tensor logsumexp = at::empty({q.size(0), q.size(1), q.size(2)}, sum_options(q));
   if (out.numel() == 0) return {out, logsumexp.zero_()};
   const HeadShape shape = head_shape(q, k, is_causal, scale);
   float* sums = logsumexp.mutable_data_ptr<float>();
   for_each_head(q, shape, [&](int64_t batch, int64_t head) {
     const HeadDrops kept = drops != nullptr ? drops->of(batch, head) : HeadDrops{};
-    attend_head(shape, rows_of(q, batch, head), rows_of(k, batch, head), rows_of(v, batch, head),
-                writable_rows_of(out, batch, head),
+    Head in(batch, head);
+    attend_head(shape, in.read(q), in.read(k), in.read(v), in.write(out),
                 sums + (batch * q.size(1) + head) * shape.queries,
                 drops != nullptr ? &kept : nullptr);
+    in.finish();
   });
   return {out, logsumexp};
 }
@@ -151,7 +192,7 @@ std::tuple<at::Tensor, at::Tensor> dropped_attention(const at::Tensor& q, const 
   // The composed derivative reads no sums.
   return {
       attention_dropout(q, k, v, {}, p, causal, scale, key, seed, step, micro, offset, full, false),
-      at::zeros(q.sizes().slice(0, 3), q.options())};
+      at::zeros(q.sizes().slice(0, 3), sum_options(q))};
 }
 
 // Room for the gradients of q, k and v: of equal lengths, as one [batch, length, 3, heads, width].
@@ -194,15 +235,13 @@ Gradients attend_backward(const at::Tensor& grad_out, const at::Tensor& query,
   const HeadShape shape = head_shape(q, k, is_causal, scale);
   const float* each = sums.const_data_ptr<float>();
   for_each_head(q, shape, [&, dq = dq, dk = dk, dv = dv](int64_t batch, int64_t head) {
-    const HeadGradients gradients{writable_rows_of(dq, batch, head),
-                                  writable_rows_of(dk, batch, head),
-                                  writable_rows_of(dv, batch, head)};
+    Head in(batch, head);
+    const HeadGradients gradients{in.write(dq), in.write(dk), in.write(dv)};
     const HeadDrops kept = drops != nullptr ? drops->of(batch, head) : HeadDrops{};
-    attend_head_backward(shape, rows_of(g, batch, head), rows_of(q, batch, head),
-                         rows_of(k, batch, head), rows_of(v, batch, head),
-                         rows_of(output, batch, head),
+    attend_head_backward(shape, in.read(g), in.read(q), in.read(k), in.read(v), in.read(output),
                          each + (batch * q.size(1) + head) * shape.queries, gradients,
                          drops != nullptr ? &kept : nullptr);
+    in.finish();
   });
   return {dq, dk, dv};
 }

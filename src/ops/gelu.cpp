@@ -1,4 +1,4 @@
-// nnscaler::gelu and its derivative: ATen's functions, for float32 by kernels of ours.
+// nnscaler::gelu and its derivative: ATen's functions, for float32 and bfloat16 by kernels of ours.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty_like.h>
@@ -6,6 +6,9 @@
 #include <ATen/ops/gelu_backward.h>
 #include <fmt/ranges.h>
 #include <torch/library.h>
+
+#include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "ops/kernels.h"
@@ -27,16 +30,42 @@ at::Tensor dense(const at::Tensor& x) {
   return x.is_non_overlapping_and_dense() ? x : x.contiguous();
 }
 
+bool served(const at::Tensor& x) {
+  return x.scalar_type() == at::kFloat || x.scalar_type() == at::kBFloat16;
+}
+
+// y = f(x…) element by element, for tensors of one type and one order in memory: f(from, to, count)
+// takes float32, bfloat16 goes through copies that stay in the cache.
+template <size_t n, class F>
+void map(const std::array<at::Tensor, n>& operands, const at::Tensor& y, F f) {
+  constexpr int64_t kCopied = 1024;
+  const bool wide = y.scalar_type() == at::kFloat;
+  at::parallel_for(0, y.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    std::array<const float*, n> from;
+    if (wide) {
+      for (size_t i = 0; i < n; ++i) from[i] = operands[i].template const_data_ptr<float>() + begin;
+      return f(from, y.mutable_data_ptr<float>() + begin, end - begin);
+    }
+    float copies[n][kCopied], result[kCopied];
+    for (int64_t at = begin; at < end; at += kCopied) {
+      const int64_t count = std::min(kCopied, end - at);
+      for (size_t i = 0; i < n; ++i) {
+        widen(static_cast<const uint16_t*>(operands[i].const_data_ptr()) + at, copies[i], count);
+        from[i] = copies[i];
+      }
+      f(from, result, count);
+      narrow(result, static_cast<uint16_t*>(y.mutable_data_ptr()) + at, count);
+    }
+  });
+}
+
 at::Tensor gelu(const at::Tensor& self, c10::string_view approximate) {
   const GeluForm form = form_of(approximate);
-  if (self.scalar_type() != at::kFloat) return at::gelu(self, approximate);
+  if (!served(self)) return at::gelu(self, approximate);
   const at::Tensor x = dense(self);
   at::Tensor y = at::empty_like(x);
-  const float* from = x.const_data_ptr<float>();
-  float* to = y.mutable_data_ptr<float>();
-  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    ops::gelu(form, from + begin, to + begin, end - begin);
-  });
+  map<1>({x}, y,
+         [&](const auto& from, float* to, int64_t count) { ops::gelu(form, from[0], to, count); });
   return y;
 }
 
@@ -48,17 +77,15 @@ at::Tensor gelu_backward(const at::Tensor& grad_output, const at::Tensor& self,
          "[ops.gelu_backward] gradient of type {} and shape [{}]; expected {} [{}]",
          c10::toString(grad_output.scalar_type()), fmt::join(grad_output.sizes(), ", "),
          c10::toString(self.scalar_type()), fmt::join(self.sizes(), ", "));
-  if (self.scalar_type() != at::kFloat) return at::gelu_backward(grad_output, self, approximate);
+  if (!served(self)) return at::gelu_backward(grad_output, self, approximate);
   at::Tensor x = dense(self), g = grad_output;
   if (g.strides() != x.strides()) {
     x = x.contiguous();
     g = g.contiguous();
   }
   at::Tensor y = at::empty_like(x);
-  const float *from = x.const_data_ptr<float>(), *by = g.const_data_ptr<float>();
-  float* to = y.mutable_data_ptr<float>();
-  at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    ops::gelu_backward(form, by + begin, from + begin, to + begin, end - begin);
+  map<2>({g, x}, y, [&](const auto& from, float* to, int64_t count) {
+    ops::gelu_backward(form, from[0], from[1], to, count);
   });
   return y;
 }

@@ -29,6 +29,11 @@ struct NormRowsBackward {
 };
 void normalize_rows_backward(const NormRowsBackward& n);
 
+// --- bfloat16, as its 16 bits --------------------------------------------------------------------
+
+void widen(const uint16_t* x, float* y, int64_t count);
+void narrow(const float* x, uint16_t* y, int64_t count);  // to the nearest, of two to the even one
+
 // --- elements ------------------------------------------------------------------------------------
 
 // y = silu(gate) · up, and the gradients of both.

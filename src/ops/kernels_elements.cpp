@@ -1,4 +1,4 @@
-// Gates and turns, element by element.
+// Gates, turns and conversions, element by element.
 #include "ops/kernels.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -9,6 +9,41 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace nns::ops::HWY_NAMESPACE {
+
+constexpr hn::RebindToUnsigned<decltype(kFloats)> kBits;
+constexpr hn::Rebind<uint16_t, decltype(kFloats)> kHalves;
+
+void widen(const uint16_t* x, float* y, int64_t count) {
+  const auto part = [&](const uint16_t* from, float* to) HWY_ATTR {
+    const auto bits = hn::PromoteTo(kBits, hn::LoadU(kHalves, from));
+    store(hn::BitCast(kFloats, hn::ShiftLeft<16>(bits)), to);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) part(x + i, y + i);
+  if (i == count) return;
+  HWY_ALIGN uint16_t from[kLanes] = {};
+  HWY_ALIGN float to[kLanes];
+  std::memcpy(from, x + i, static_cast<size_t>(count - i) * sizeof(uint16_t));
+  part(from, to);
+  std::memcpy(y + i, to, static_cast<size_t>(count - i) * sizeof(float));
+}
+
+void narrow(const float* x, uint16_t* y, int64_t count) {
+  const auto part = [&](V value, uint16_t* to) HWY_ATTR {
+    const auto bits = hn::BitCast(kBits, value);
+    const auto odd = hn::And(hn::ShiftRight<16>(bits), hn::Set(kBits, 1));
+    const auto rounded = hn::Add(bits, hn::Add(odd, hn::Set(kBits, 0x7fff)));
+    const auto nan = hn::RebindMask(kBits, hn::IsNaN(value));
+    const auto high = hn::ShiftRight<16>(hn::IfThenElse(nan, hn::Set(kBits, 0x7fc00000), rounded));
+    hn::StoreU(hn::TruncateTo(kHalves, high), kHalves, to);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) part(load(x + i), y + i);
+  if (i == count) return;
+  HWY_ALIGN uint16_t to[kLanes];
+  part(load(x + i, count - i), to);
+  std::memcpy(y + i, to, static_cast<size_t>(count - i) * sizeof(uint16_t));
+}
 
 void swiglu(const float* gate, const float* up, float* y, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
@@ -54,6 +89,14 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace nns::ops {
 
+HWY_EXPORT(widen);
+void widen(const uint16_t* x, float* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(widen)(x, y, count);
+}
+HWY_EXPORT(narrow);
+void narrow(const float* x, uint16_t* y, int64_t count) {
+  HWY_DYNAMIC_DISPATCH(narrow)(x, y, count);
+}
 HWY_EXPORT(swiglu);
 void swiglu(const float* gate, const float* up, float* y, int64_t count) {
   HWY_DYNAMIC_DISPATCH(swiglu)(gate, up, y, count);

@@ -35,8 +35,30 @@ for _, dtype in ipairs { 'bfloat16', 'float16' } do
       local q, k, v = numbers(2, 2, 40, 8), numbers(2, 2, 40, 8), numbers(2, 2, 40, 8)
       local got, want = both(dtype, function(a, b, c) return own.attention(a, b, c, true) end, q, k,
         v)
-      assert.equal(dtype, got[1].dtype)
+      assert.equal(dtype .. ' float32', got[1].dtype .. ' ' .. got[2].dtype)
       near(dtype, got[1], want[1], 2)
+    end)
+
+    it('the derivative of attention, and both with dropout', function()
+      local operands = { numbers(2, 2, 37, 8), numbers(2, 2, 37, 8), numbers(2, 2, 37, 8),
+        numbers(2, 2, 37, 8) }
+      for _, p in ipairs { 0, 0.3 } do
+        local draws = { 'a#0', 7, 3, 1 }
+        local got, want = both(dtype, function(q, k, v, g)
+          if p == 0 then
+            local out, sums = own.attention(q, k, v, true)
+            return own.attention_backward(g, q, k, v, out, sums, true)
+          end
+          local out, sums = own.dropped_attention(q, k, v, p, true, nil, unpack(draws))
+          local dq, dk, dv = own.dropped_attention_backward(g, q, k, v, out, sums, p, true, nil,
+            unpack(draws))
+          return dq, dk, dv, out
+        end, unpack(operands))
+        for i, x in ipairs(got) do
+          assert.equal(dtype, x.dtype)
+          near(dtype, x, want[i], 4)
+        end
+      end
     end)
 
     it('gelu and its derivative', function()
@@ -46,6 +68,23 @@ for _, dtype in ipairs { 'bfloat16', 'float16' } do
       near(dtype, got[1], want[1], 1)
       got, want = both(dtype, own.gelu_backward, g, x)
       near(dtype, got[1], want[1], 1)
+    end)
+
+    it('gelu rounds as a cast does', function()
+      for _, count in ipairs { 1, 15, 16, 33, 3000 } do
+        local x = (numbers(count) * 3):to(dtype)
+        local want = own.gelu(x:to 'float32'):to(dtype)
+        if dtype == 'float16' then -- ATen's
+          assert.is_true((own.gelu(x):to 'float32' - want:to 'float32'):abs():max():item() < 0.01)
+        else
+          assert.is_true(own.gelu(x):equal(want))
+        end
+      end
+      local odd = T.tensor({ 0 / 0, math.huge, 3e38, -0.0, 1e-40 }):to(dtype)
+      local got = own.gelu(odd):tolist()
+      assert.is_true(got[1] ~= got[1])
+      assert.equal(math.huge, got[2])
+      assert.equal(0, got[4])
     end)
 
     it('rms_norm and its derivative', function()
