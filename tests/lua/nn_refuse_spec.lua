@@ -201,3 +201,39 @@ check('functions refuse', {
   { 'a variance of other axes', '[functional.gaussian_nll_loss] var has 0 dimensions, input 2; '
     .. 'expected as many, or one less', F.gaussian_nll_loss, zeros(2, 3), zeros(2, 3), zeros() },
 })
+
+-- By function, its arguments before the options.
+local with_options = {
+  cross_entropy = 2, linear_cross_entropy = 3, nll_loss = 2, mse_loss = 2, l1_loss = 2,
+  smooth_l1_loss = 2, huber_loss = 2, binary_cross_entropy = 2,
+  binary_cross_entropy_with_logits = 2, kl_div = 2, poisson_nll_loss = 2, gaussian_nll_loss = 3,
+  ctc_loss = 4, margin_ranking_loss = 3, hinge_embedding_loss = 2, cosine_embedding_loss = 3,
+  triplet_margin_loss = 3, triplet_margin_with_distance_loss = 3, soft_margin_loss = 2,
+  multilabel_soft_margin_loss = 2, multi_margin_loss = 2, multilabel_margin_loss = 2,
+  gumbel_softmax = 1, embedding_bag = 3, conv1d = 3, conv2d = 3, conv3d = 3,
+  conv_transpose1d = 3, conv_transpose2d = 3, conv_transpose3d = 3, batch_norm = 3, normalize = 1,
+  instance_norm = 3, interpolate = 1, unfold = 2, fold = 3, grid_sample = 2, max_pool1d = 2,
+  max_pool2d = 2, max_pool3d = 2, avg_pool1d = 2, avg_pool2d = 2, avg_pool3d = 2,
+}
+
+describe('options are refused that a function does not have:', function()
+  for name, before in require('nnscaler.sorted').sorted_pairs(with_options) do
+    it(name, function()
+      local given = {}
+      for i = 1, before do given[i] = zeros(2, 2) end
+      given[before + 1] = { zzz = 1 }
+      says(('[functional.%s] unknown option \'zzz\'; expected '):format(name), F[name],
+        unpack(given, 1, before + 1))
+      for what, wrong in require('nnscaler.sorted').sorted_pairs {
+        ['a number'] = 0.5, ['a tensor'] = zeros(2), ['a string'] = 'sum', } do
+        given[before + 1] = wrong
+        says(('[functional.%s] options are %s; expected a table with '):format(name, what),
+          F[name], unpack(given, 1, before + 1))
+      end
+    end)
+  end
+  it('the nearest is named', function()
+    says("hint: did you mean 'ignore_index'?", F.cross_entropy, zeros(2, 3), ids,
+      { ignor_index = 0 })
+  end)
+end)

@@ -1,4 +1,5 @@
 --- Activations: element by element, gated halves, and softmax.
+local arguments = require 'nnscaler.functional.arguments'
 local aten = require('nnscaler.ops').aten
 local noise = require 'nnscaler.functional.noise'
 
@@ -130,13 +131,14 @@ function M.rrelu(input, lower, upper, training)
   return aten.where(aten.ge(input, 0), input, aten.mul(input, slope))
 end
 
+local gumbel_softmax = arguments.reader('gumbel_softmax', { 'dim', 'hard', 'tau' })
 --- Softmax of scores with Gumbel noise: samples of classes by their probabilities.
 ---@param logits nnscaler.Tensor
 ---@param options? { tau?: number, hard?: boolean, dim?: integer } tau: temperature, 1; hard:
 ---   one-hot values with the gradient of soft ones; dim: -1
 ---@return nnscaler.Tensor
 function M.gumbel_softmax(logits, options)
-  local o = options or {}
+  local o = gumbel_softmax(options)
   local dim = o.dim or -1
   -- Never a draw of 0, whose noise would have no end.
   local exponential = aten.neg(aten.log(aten.clamp_min(noise.rand_like(logits), 1e-20)))

@@ -1,8 +1,36 @@
 --- Arguments that many functions take alike: a size for each axis of an image, a reduction.
 local aten = require('nnscaler.ops').aten
 local fail = require 'nnscaler.fail'
+local nearest = require 'nnscaler.nearest'
+local sorted_keys = require('nnscaler.sorted').sorted_keys
 
 local M = {}
+
+--- Returns what reads the options of a function: they are nil, a table whose names are among these,
+--- or a layer, whose fields they are.
+---@param what string name of the function
+---@param names string[]
+---@return fun(options: table|nil): table
+function M.reader(what, names)
+  local known = {}
+  for _, name in ipairs(names) do known[name] = true end
+  local area = 'functional.' .. what
+  return function(options)
+    if options == nil then return {} end
+    if type(options) == 'table' and rawget(options, '_names') then return options end -- a layer
+    if type(options) ~= 'table' then
+      fail('model', area, ('options are a %s; expected a table with %s'):format(
+        type(options) == 'userdata' and 'tensor' or type(options), table.concat(names, ', ')))
+    end
+    for _, name in ipairs(sorted_keys(options)) do
+      if not known[name] then
+        fail('model', area, ("unknown option '%s'; expected %s"):format(tostring(name),
+          table.concat(names, ', ')), nearest(name, names))
+      end
+    end
+    return options
+  end
+end
 
 local numbers = { none = 0, mean = 1, sum = 2 }
 

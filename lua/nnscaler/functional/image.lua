@@ -73,12 +73,15 @@ local function checked(input, o)
   return mode, o.size and given or sizes_of(input, given, axes), nil, aligns
 end
 
+local interpolate = arguments.reader('interpolate',
+  { 'align_corners', 'antialias', 'mode', 'recompute_scale_factor', 'scale_factor', 'size' })
+
 --- Resizes images.
 ---@param input nnscaler.Tensor [batch, channels, …] with 1, 2 or 3 axes of the image
 ---@param options nnscaler.InterpolateOptions
 ---@return nnscaler.Tensor
 function M.interpolate(input, options)
-  local o = options or {}
+  local o = interpolate(options)
   local mode, size, scales, aligns = checked(input, o)
   local axes = input:dim() - 2
   if mode == 'area' then
@@ -151,13 +154,16 @@ local function windows(o)
   return spread(o.dilation or 1, 2), spread(o.padding or 0, 2), spread(o.stride or 1, 2)
 end
 
+local window = { 'dilation', 'padding', 'stride' }
+local unfold, fold = arguments.reader('unfold', window), arguments.reader('fold', window)
+
 --- The windows of images, each as a column.
 ---@param input nnscaler.Tensor [batch, channels, height, width]
 ---@param kernel_size integer|integer[]
 ---@param options? nnscaler.WindowOptions
 ---@return nnscaler.Tensor # [batch, channels · window, windows]
 function M.unfold(input, kernel_size, options)
-  return aten.im2col(input, spread(kernel_size, 2), windows(options or {}))
+  return aten.im2col(input, spread(kernel_size, 2), windows(unfold(options)))
 end
 
 --- Sums windows up to images.
@@ -167,13 +173,15 @@ end
 ---@param options? nnscaler.WindowOptions
 ---@return nnscaler.Tensor # [batch, channels, height, width]
 function M.fold(input, output_size, kernel_size, options)
-  return aten.col2im(input, spread(output_size, 2), spread(kernel_size, 2), windows(options or {}))
+  return aten.col2im(input, spread(output_size, 2), spread(kernel_size, 2), windows(fold(options)))
 end
 
 -- --- grids ---------------------------------------------------------------------------------------
 
 local interpolations = { bilinear = 0, nearest = 1, bicubic = 2 }
 local paddings = { zeros = 0, border = 1, reflection = 2 }
+
+local grid_sample = arguments.reader('grid_sample', { 'align_corners', 'mode', 'padding_mode' })
 
 --- Values of images at the places of a grid, whose numbers go from -1 to 1 across the image.
 ---@param input nnscaler.Tensor [batch, channels, height, width], or with depth before the height
@@ -182,7 +190,7 @@ local paddings = { zeros = 0, border = 1, reflection = 2 }
 ---   padding_mode?: 'zeros'|'border'|'reflection', align_corners?: boolean }
 ---@return nnscaler.Tensor
 function M.grid_sample(input, grid, options)
-  local o = options or {}
+  local o = grid_sample(options)
   local mode = choice('grid_sample', 'mode', o.mode or 'bilinear',
     { 'bicubic', 'bilinear', 'nearest' })
   local padding = choice('grid_sample', 'padding_mode', o.padding_mode or 'zeros',

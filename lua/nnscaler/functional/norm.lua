@@ -1,4 +1,5 @@
 --- Normalisation: over dimensions, groups of channels, the batch, or neighbours.
+local arguments = require 'nnscaler.functional.arguments'
 local aten = require('nnscaler.ops').aten
 
 local M = {}
@@ -42,6 +43,9 @@ end
 ---@field momentum? number 0.1
 ---@field eps? number 1e-5
 
+local batch_norm = arguments.reader('batch_norm',
+  { 'bias', 'eps', 'momentum', 'training', 'weight' })
+
 --- Normalises each channel (dimension 1) over the batch; in training it updates the statistics.
 ---@param input nnscaler.Tensor
 ---@param running_mean? nnscaler.Tensor
@@ -49,21 +53,25 @@ end
 ---@param options? nnscaler.BatchNormOptions
 ---@return nnscaler.Tensor
 function M.batch_norm(input, running_mean, running_var, options)
-  options = options or {}
-  return aten.batch_norm(input, options.weight, options.bias, running_mean, running_var,
-    options.training or false, options.momentum or 0.1, options.eps or 1e-5, true)
+  local o = batch_norm(options)
+  return aten.batch_norm(input, o.weight, o.bias, running_mean, running_var, o.training or false,
+    o.momentum or 0.1, o.eps or 1e-5, true)
 end
+
+local normalize = arguments.reader('normalize', { 'dim', 'eps', 'p' })
 
 --- Divides by the p-norm over a dimension.
 ---@param input nnscaler.Tensor
 ---@param options? { p?: number, dim?: integer, eps?: number }
 ---@return nnscaler.Tensor
 function M.normalize(input, options)
-  options = options or {}
-  local dim = options.dim or 1
-  local norm = aten.norm(input, options.p or 2, { dim }, true)
-  return aten.div(input, aten.expand_as(aten.clamp_min(norm, options.eps or 1e-12), input))
+  local o = normalize(options)
+  local norm = aten.norm(input, o.p or 2, { o.dim or 1 }, true)
+  return aten.div(input, aten.expand_as(aten.clamp_min(norm, o.eps or 1e-12), input))
 end
+
+local instance_norm = arguments.reader('instance_norm',
+  { 'bias', 'eps', 'momentum', 'use_input_stats', 'weight' })
 
 --- Normalises each channel of each sample over its image; in training it updates the statistics,
 --- where there are some, with the mean over the batch.
@@ -74,7 +82,7 @@ end
 ---   training
 ---@return nnscaler.Tensor
 function M.instance_norm(input, running_mean, running_var, options)
-  local o = options or {}
+  local o = instance_norm(options)
   local eps, momentum = o.eps or 1e-5, o.momentum or 0.1
   if o.use_input_stats == false then
     return aten.batch_norm(input, o.weight, o.bias, running_mean, running_var, false, momentum,

@@ -15,18 +15,23 @@ local spread = arguments.spread
 ---@field divisor_override? integer of avg_pool2d and avg_pool3d: in place of the window's size
 
 local function max_pool(n)
-  local call = aten[('max_pool%dd'):format(n)]
+  local name = ('max_pool%dd'):format(n)
+  local call = aten[name]
+  local read = arguments.reader(name, { 'ceil_mode', 'dilation', 'padding', 'stride' })
   return function(input, kernel_size, options)
-    local o = options or {}
+    local o = read(options)
     return call(input, spread(kernel_size, n), spread(o.stride or kernel_size, n),
       spread(o.padding or 0, n), spread(o.dilation or 1, n), o.ceil_mode or false)
   end
 end
 
 local function avg_pool(n)
-  local call = aten[('avg_pool%dd'):format(n)]
+  local name = ('avg_pool%dd'):format(n)
+  local call, names = aten[name], { 'ceil_mode', 'count_include_pad', 'padding', 'stride' }
+  if n > 1 then table.insert(names, 3, 'divisor_override') end
+  local read = arguments.reader(name, names)
   return function(input, kernel_size, options)
-    local o = options or {}
+    local o = read(options)
     local kernel, stride = spread(kernel_size, n), spread(o.stride or kernel_size, n)
     local padding, ceil = spread(o.padding or 0, n), o.ceil_mode or false
     local padded = o.count_include_pad ~= false

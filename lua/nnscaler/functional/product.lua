@@ -40,6 +40,8 @@ local modes = { sum = 0, mean = 1, max = 2 }
 ---@field include_last_offset? boolean whether the last offset is the length of the input
 ---@field padding_idx? integer index that counts for nothing
 
+local embedding_bag = arguments.reader('embedding_bag',
+  { 'include_last_offset', 'mode', 'padding_idx', 'per_sample_weights' })
 --- Sum, mean or greatest of the rows of each bag of indices.
 ---@param input nnscaler.Tensor int64 [bags, length], or [indices] with offsets
 ---@param weight nnscaler.Tensor [rows, width]
@@ -47,7 +49,7 @@ local modes = { sum = 0, mean = 1, max = 2 }
 ---@param options? nnscaler.EmbeddingBagOptions
 ---@return nnscaler.Tensor # [bags, width]
 function M.embedding_bag(input, weight, offsets, options)
-  local o = options or {}
+  local o = embedding_bag(options)
   local mode = arguments.choice('embedding_bag', 'mode', o.mode or 'mean', { 'max', 'mean', 'sum' })
   if o.per_sample_weights and mode ~= 'sum' then
     fail('model', 'functional.embedding_bag', ("per_sample_weights with mode '%s'; expected 'sum'")
@@ -110,20 +112,22 @@ local spread = arguments.spread
 
 local function convolution(name, n)
   local call = aten[name]
+  local read = arguments.reader(name, { 'dilation', 'groups', 'padding', 'stride' })
   return function(input, weight, bias, options)
-    options = options or {}
-    return call(input, weight, bias, spread(options.stride or 1, n),
-      spread(options.padding or 0, n), spread(options.dilation or 1, n), options.groups or 1)
+    local o = read(options)
+    return call(input, weight, bias, spread(o.stride or 1, n), spread(o.padding or 0, n),
+      spread(o.dilation or 1, n), o.groups or 1)
   end
 end
 
 local function transposed(name, n)
   local call = aten[name]
+  local read = arguments.reader(name,
+    { 'dilation', 'groups', 'output_padding', 'padding', 'stride' })
   return function(input, weight, bias, options)
-    options = options or {}
-    return call(input, weight, bias, spread(options.stride or 1, n),
-      spread(options.padding or 0, n), spread(options.output_padding or 0, n),
-      options.groups or 1, spread(options.dilation or 1, n))
+    local o = read(options)
+    return call(input, weight, bias, spread(o.stride or 1, n), spread(o.padding or 0, n),
+      spread(o.output_padding or 0, n), o.groups or 1, spread(o.dilation or 1, n))
   end
 end
 
