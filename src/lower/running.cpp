@@ -27,7 +27,8 @@ std::vector<bool> depends_on(const graph::Graph& graph, int buffer) {
     // Running statistics: of those that the call writes, only what continues them depends on them.
     const auto& written = record != nullptr ? record->mutates : std::vector<std::string>{};
     const bool statistics =
-        !written.empty() && record->keeps && call.boolean("training") &&
+        !written.empty() && record->keeps &&
+        call.boolean("training", call.boolean("use_input_stats")) &&
         std::all_of(node.args.begin(), node.args.end(), [&](const graph::NamedArg& a) {
           return std::find(written.begin(), written.end(), a.name) != written.end() ||
                  !reads(a.name);

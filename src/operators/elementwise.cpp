@@ -42,6 +42,13 @@ Types broadcast_first(const CallView& call) {
   return {{broadcast_all(call, call.operands()), first(call).dtype}};
 }
 // Several inputs of any dtype promoted (addcmul, addcdiv).
+// Each tensor in the shape over which all of them broadcast.
+Types broadcast_each(const CallView& call) {
+  const Shape shape = broadcast_all(call, call.operands());
+  Types out;
+  for (const TensorType* t : call.operands()) out.push_back({shape, t->dtype});
+  return out;
+}
 Types broadcast_three(const CallView& call) {
   std::vector<Operand> all;
   for (const TensorType* t : call.operands()) all.push_back({t, {}});
@@ -238,6 +245,7 @@ void add_elementwise(Records& records) {
               {.infer = broadcast_first, .annotations = spatial});
   records.add({"aten::addcmul", "aten::addcdiv"},
               {.infer = broadcast_three, .annotations = spatial});
+  records.add({"aten::broadcast_tensors"}, {.infer = broadcast_each, .annotations = spatial});
   records.add({"aten::copy", "aten::fill"}, {.infer = overwrite, .annotations = spatial});
   records.add({"aten::zero"}, {.infer = same, .annotations = spatial, .constant = true});
 
@@ -352,6 +360,9 @@ void add_elementwise(Records& records) {
   records.examples("lerp", "{ f(4, 6), f(4, 6), 0.3 }, { f(4, 6), f(6), pos(4, 6) }");
   records.examples("addcmul addcdiv",
                    "{ f(4, 6), f(4, 6), pos(6) }, { f(4), f(4), pos(4), { value = 2 } }");
+  records.examples(
+      "broadcast_tensors",
+      "{ { f(4, 6), f(6) } }, { { f(4, 6), f(4, 6) } }, { { f(1, 6), f(4, 1), f() } }");
   records.examples("copy", "{ f(4, 6), f(6) }, { f(4), f32(4) }");
   records.examples("fill", "{ f(4, 6), 1.5 }, { f(4), T.scalar(2) }");
   records.examples("zero", "{ f(4, 6) }");

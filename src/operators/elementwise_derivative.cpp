@@ -253,6 +253,12 @@ void prelu(B& b) {
   }
 }
 
+bool broadcast_tensors(Forward& f) {
+  const Shape shape = infer(f).at(0).shape;
+  for (const Ref ref : f.list("tensors"))
+    f.result(f.e.shape(ref) == shape ? ref : f.grad_call("aten::expand", ref, shape));
+  return true;
+}
 bool same_tensor(Forward& f, std::string_view name) {
   f.result(f.in(name));
   return true;
@@ -472,6 +478,7 @@ void add_elementwise_derivatives(Records& records) {
   records.derive("aten::addcdiv", gradient(addcdiv));
 
   // --- conversions
+  records.derive("aten::broadcast_tensors", expands(broadcast_tensors));
   records.derive("aten::alias", expands([](Forward& f) { return same_tensor(f, "self"); }));
   records.derive("aten::contiguous", gradient(cast_back));
   records.derive("aten::clone", gradient(cast_back));

@@ -165,6 +165,14 @@ Texts batch_norm_text(const CallView& call) {
     out.push_back({i < 3 && !is_training(call) ? "0" : input[1]});
   return {annotation(in, out)};
 }
+// Channels are independent, samples too but for the statistics that the call moves.
+Texts instance_norm_text(const CallView& call) {
+  DimTexts input = channel_dims(call, "^");
+  if (!call.has("running_mean")) input[0] = letter(0);
+  std::vector<DimTexts> in = {input};
+  add_present(call, {"weight", "bias", "running_mean", "running_var"}, {input[1]}, in);
+  return {annotation(in, {input})};
+}
 Texts channel_backward_text(const CallView& call) {
   const DimTexts input = channel_dims(call, is_training(call) ? "^" : "+");
   std::vector<DimTexts> in = {input, input}, out = {input};
@@ -224,9 +232,10 @@ void add_norms(Records& records) {
                                      .annotations = batch_norm_text,
                                      .flops = norm_flops,
                                      .mutates = {"running_mean", "running_var"}});
-  records.add(
-      {"aten::instance_norm"},
-      {.infer = batch_norm, .flops = norm_flops, .mutates = {"running_mean", "running_var"}});
+  records.add({"aten::instance_norm"}, {.infer = batch_norm,
+                                        .annotations = instance_norm_text,
+                                        .flops = norm_flops,
+                                        .mutates = {"running_mean", "running_var"}});
   records.add({"aten::native_batch_norm", "aten::_native_batch_norm_legit"},
               {.infer = native_batch_norm,
                .annotations = batch_norm_text,
@@ -248,10 +257,10 @@ void add_norms(Records& records) {
   records.set({"aten::layer_norm"}, [](Record& r) { r.dense = Dense::always; });
 
   // The new content of running_mean and running_var stands behind the result.
-  records.set({"aten::batch_norm"}, [](Record& r) {
+  records.set({"aten::batch_norm", "aten::instance_norm"}, [](Record& r) {
     r.keeps = [](const CallView& call, size_t i, const HeldBy& held) -> std::optional<double> {
       const auto momentum = number_of(call, "momentum");
-      if (i == 0 || !call.boolean("training") || !momentum) return std::nullopt;
+      if (i == 0 || !is_training(call) || !momentum) return std::nullopt;
       const auto before = held(i == 1 ? "running_mean" : "running_var");
       return before ? std::optional(*before * (1 - *momentum)) : std::nullopt;
     };
@@ -284,7 +293,8 @@ void add_norms(Records& records) {
                    "2, 2), f(6), f(6), f(6), pos(6), false, 0.1, 1e-5, false }, { n = 9, f(4, 6, "
                    "2, 2), nil, nil, nil, nil, true, 0.1, 1e-5, false }");
   records.examples("instance_norm",
-                   "{ f(4, 6, 2, 2), f(6), f(6), f(6), pos(6), true, 0.1, 1e-5, false }");
+                   "{ f(4, 6, 2, 2), f(6), f(6), f(6), pos(6), true, 0.1, 1e-5, false }, { n = 9, "
+                   "f(4, 6, 2, 2), f(6), f(6), nil, nil, true, 0.1, 1e-5, false }");
   records.examples("native_batch_norm _native_batch_norm_legit",
                    "{ f(4, 6, 2, 2), f(6), f(6), f(6), pos(6), true, 0.1, 1e-5 }, { f(4, 6, 2, 2), "
                    "f(6), f(6), f(6), pos(6), false, 0.1, 1e-5 }");

@@ -89,8 +89,10 @@ void group_norm_back(B& b) {
   b.give("bias", outs[2]);
 }
 
-// In training mode the call has the new running statistics as further outputs.
+// In training mode the call has the new running statistics as further outputs, behind those of the
+// batch where it gives these too.
 bool batch_norm(Forward& f) {
+  const bool native = f.base() != "aten::batch_norm";
   const bool batch = f.boolean("training"), running = f.has("running_mean");
   if (!f.training() && !(batch && running)) return false;
   std::vector<Ref> outs;
@@ -98,12 +100,12 @@ bool batch_norm(Forward& f) {
     outs = f.e.emit("aten::_native_batch_norm_legit_functional", f.in("input"), f.in("weight"),
                     f.in("bias"), f.in("running_mean"), f.in("running_var"), true,
                     f.real("momentum"), f.real("eps"));
-    f.results({outs[0], outs[3], outs[4]});
+    f.results(native ? outs : std::vector<Ref>{outs[0], outs[3], outs[4]});
   } else {
     outs = f.e.emit("aten::native_batch_norm", f.in("input"), f.in("weight"), f.in("bias"),
                     f.in("running_mean"), f.in("running_var"), batch, f.real("momentum"),
                     f.real("eps"));
-    f.result(outs[0]);
+    f.results(native ? outs : std::vector<Ref>{outs[0]});
   }
   f.keep("mean", outs[1]);
   f.keep("invstd", outs[2]);
@@ -118,6 +120,32 @@ void batch_norm_back(B& b) {
   b.give("input", outs[0]);
   b.give("weight", outs[1]);
   b.give("bias", outs[2]);
+}
+
+// Each channel of each sample is a group of its own; statistics move by their mean over the batch.
+bool instance_norm(Forward& f) {
+  const bool running = f.has("running_mean");
+  if (!f.boolean("use_input_stats")) {
+    f.result(f.grad_call("aten::batch_norm", f.in("input"), f.in("weight"), f.in("bias"),
+                         f.in("running_mean"), f.in("running_var"), false, f.real("momentum"),
+                         f.real("eps"), false));
+    return true;
+  }
+  if (!f.training() && !running) return false;
+  const Ref input = f.in("input");
+  const Shape shape = f.shape("input");
+  f.result(f.grad_call("aten::group_norm", input, shape[1], f.in("weight"), f.in("bias"),
+                       f.real("eps"), false));
+  if (!running) return true;
+  const double momentum = f.real("momentum");
+  const Ref rows = f.e.reshape(input, {shape[0], shape[1], product(shape, 2, shape.size())});
+  const auto moved = [&](const char* name, Ref each) {
+    const Ref now = f("aten::mean.dim", each, Shape{0}, false);
+    return f.e.add(f.e.mul(f.in(name), 1 - momentum), f.e.mul(now, momentum));
+  };
+  f.result(moved("running_mean", f("aten::mean.dim", rows, Shape{2}, false)));
+  f.result(moved("running_var", f("aten::var.correction", rows, Shape{2}, 1.0, false)));
+  return true;
 }
 
 // --- parts
@@ -167,6 +195,8 @@ void add_norm_derivatives(Records& records) {
   records.derive("aten::rms_norm", rewrite(rms_norm, rms_norm_back));
   records.derive("aten::group_norm", rewrite(group_norm, group_norm_back));
   records.derive("aten::batch_norm", rewrite(batch_norm, batch_norm_back));
+  records.derive("aten::native_batch_norm", rewrite(batch_norm, batch_norm_back));
+  records.derive("aten::instance_norm", expands(instance_norm));
 
   records.set({"aten::batch_norm"}, [](Record& r) {
     r.assisted = [](const CallView& call, const annotate::Split& split) {

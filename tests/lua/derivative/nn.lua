@@ -98,6 +98,13 @@ local function norms(add, m)
     { n = 9, f(4, 6), nil, nil, mean, var, false, 0.1, 1e-5, false, fixed = { 2, 3 } },
     { n = 9, f(4, 6, 5), f(6), nil, mean, var, true, 0.1, 1e-5, false, fixed = { 3, 4 },
       buffers = { [3] = true, [4] = true } })
+  add('native_batch_norm', { x, f(6), f(6), mean, var, false, 0.1, 1e-5, fixed = { 4, 5 } },
+    { x, f(6), f(6), mean, var, true, 0.1, 1e-5, fixed = { 4, 5 },
+      buffers = { [4] = true, [5] = true } })
+  add('instance_norm', { x, f(6), f(6), mean, var, false, 0.1, 1e-5, false, fixed = { 4, 5 } },
+    { x, f(6), f(6), mean, var, true, 0.1, 1e-5, false, fixed = { 4, 5 },
+      buffers = { [4] = true, [5] = true } },
+    { n = 9, f(4, 6, 5), f(6), f(6), nil, nil, true, 0.1, 0.1, false })
 end
 
 local function experts(add, m)

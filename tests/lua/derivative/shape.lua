@@ -20,6 +20,8 @@ return function(add, m)
     { op = 'squeeze.dims', f(1, A, 1), { 0, 2 } }, { f(1) }, { f(1, 0) })
   add('expand broadcast_to', { f(1, A, B), { 3, A, B } }, { f(A, 1), { 2, A, B } },
     { f(A, B), { -1, B } }, { f(), { A, B } }, { f(1, B), { 0, B } }, { f(A, 1), { A, 1 } })
+  add('broadcast_tensors', { { f(A, B), f(B) } }, { { f(A, B), f(A, B) } },
+    { { f(1, B), f(A, 1), f() } })
   add('expand_as', { f(A, 1), f(2, A, B), fixed = { 2 } })
   add('permute', { f(2, A, B), { 2, 0, 1 } }, { f(2, A, B), { -1, 1, 0 } }, { f(), {} },
     { f(0, A), { 1, 0 } }, { z(A, B), { 1, 0 } })
