@@ -1,6 +1,8 @@
 // One trace of one model: inputs in, results out, and the State as it was before.
 #include <c10/core/GradMode.h>
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <lua.hpp>
 
@@ -161,6 +163,15 @@ Nest result_of(lua_State* L, int index, const std::string& name, Recorder& recor
   return {std::move(fields)};
 }
 
+// What stands where the loss is due, in words.
+std::string describe(const Nest& result) {
+  const auto* fields = std::get_if<std::vector<std::pair<std::string, Nest>>>(&result.node);
+  if (fields == nullptr) return "not a tensor";
+  std::vector<std::string> names;
+  for (const auto& [name, value] : *fields) names.push_back(name);
+  return fmt::format("a table of {}", fmt::join(names, ", "));
+}
+
 void check_loss(const std::vector<Nest>& outputs, const Recorder& recorder,
                 const std::string& place) {
   const char* hint = "forward returns the loss first: loss, or loss, { tokens = n, … }";
@@ -170,12 +181,10 @@ void check_loss(const std::vector<Nest>& outputs, const Recorder& recorder,
                 hint);
   const auto* loss = std::get_if<graph::ValueRef>(&outputs[0].node);
   if (loss == nullptr)
-    throw Error(
-        ErrorKind::model,
-        fmt::format("[trace.loss] the first result of forward is not a tensor at {}; expected a "
-                    "loss",
-                    place),
-        hint);
+    throw Error(ErrorKind::model,
+                fmt::format("[trace.loss] the first result of forward is {} at {}; expected a loss",
+                            describe(outputs[0]), place),
+                hint);
   const TensorType& type = recorder.type_of(*loss);
   if (!type.shape.empty() || !is_floating(type.dtype))
     throw Error(ErrorKind::model,

@@ -3,9 +3,12 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "operators/record.h"
 #include "script/state.h"
+#include "tensor/operators.h"
 #include "trace/convert.h"
 #include "trace/recorder.h"
 #include "trace/rules.h"
@@ -21,20 +24,41 @@ NamedArg* find(std::vector<NamedArg>& args, std::string_view name) {
   return nullptr;
 }
 
+// The overload that returns what `op` writes to its argument `out`, where there is one.
+std::optional<std::string> returning_form(const std::string& op) {
+  const tensor::Operator* self = tensor::find_operator(op);
+  const tensor::Operator* all =
+      tensor::find_operator(std::string_view(op).substr(0, op.find('.', op.find("::"))));
+  if (self == nullptr || all == nullptr) return std::nullopt;
+  const auto& wanted = self->overloads.at(0).op.schema().arguments();
+  for (const tensor::Overload& other : all->overloads) {
+    const auto& given = other.op.schema().arguments();
+    const bool same = std::equal(given.begin(), given.end(), wanted.begin(), wanted.end() - 1,
+                                 [](const c10::Argument& a, const c10::Argument& b) {
+                                   return a.name() == b.name() && *a.type() == *b.type() &&
+                                          a.alias_info() == nullptr;
+                                 });
+    if (same && !other.out) return other.full_name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
 
 int Recorder::record_in_place(lua_State* L, const std::string& op, std::vector<NamedArg> args,
                               const std::vector<int>& handles) {
-  const auto functional = operators::functional_form(op);
-  if (!functional || handles.empty() || handles[0] < 0)
+  const bool last = !args.empty() && args.back().name == "out";
+  const auto functional = last ? returning_form(op) : operators::functional_form(op);
+  const size_t written = last ? args.size() - 1 : 0;
+  if (!functional || handles.empty() || handles[written] < 0)
     throw Error(
         ErrorKind::model,
         fmt::format("[trace.write] {} writes to its arguments in a way that a graph cannot hold",
                     op),
         "use the operator that returns its result");
-  const int target = handles[0];
+  const int target = handles[written];
   places_.check_writable(target, op);
-  const ValueRef before = std::get<ValueRef>(args[0].value);
+  const ValueRef before = std::get<ValueRef>(args[written].value);
   if (!site_.context.grad_enabled && type_requires_grad(before.id))
     throw Error(
         ErrorKind::model,

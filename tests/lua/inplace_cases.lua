@@ -2,6 +2,8 @@
 --- eagerly and through a graph, they must give the same tensors. Inputs are never written.
 local T = require 'nnscaler.tensor'
 
+local aten = require('nnscaler.ops').aten
+
 local cases = {}
 local function case(name, shapes, program)
   cases[#cases + 1] = { name = name, shapes = shapes, program = program }
@@ -180,6 +182,13 @@ case('a write to a result whose source is not read again', { { 2, 3, 4 } }, func
   local y = x:transpose(0, 1):reshape({ 3, 8 })
   y:add_(1)
   return y
+end)
+
+case('an out argument', { { 2, 3 }, { 3 } }, function(x, y)
+  local z, both = T.zeros { 2, 3 }, T.zeros { 2, 3 }
+  aten['mul.out'](x, y, { out = z })
+  aten['add.out'](both, z, { out = both })
+  return z, both
 end)
 
 return cases

@@ -126,11 +126,16 @@ describe('a trace refuses', function()
     end), '[trace.write] aten::add_', 'float32[3, 4]', 'float32[4]', here)
   end)
 
-  it('out arguments', function()
+  it('out arguments of several tensors, or of another shape', function()
     says(refusal(function(a)
-      ops.aten['add.out'](a, a, { out = T.zeros { 3, 4 } })
+      ops.aten['frexp.Tensor_out'](a,
+        { mantissa = T.zeros { 3, 4 }, exponent = T.zeros { 3, 4 }:to 'int32' })
       return a
-    end), '[trace.write] aten::add.out', here)
+    end), '[trace.write] aten::frexp.Tensor_out', here)
+    says(refusal(function(a)
+      ops.aten['add.out'](a, a, { out = T.zeros { 4 } })
+      return a
+    end), '[trace.write] aten::add.out makes float32[3, 4]', 'fit into float32[4]', here)
   end)
 
   it('reading what a write may have changed', function()
