@@ -275,7 +275,8 @@ function Imported:forward(...)
     if entry.role == 'buffer' then buffers[entry.name] = own.sources[i]() end
   end
   for _, update in ipairs(own.about.updates) do
-    buffers[update.buffer]:copy_(outputs[update.output])
+    local buffer, content = buffers[update.buffer], outputs[update.output]
+    if not rawequal(buffer, content) then buffer:copy_(content) end
   end
   local flat = {}
   for i, output in ipairs(own.about.results) do flat[i] = outputs[output] end

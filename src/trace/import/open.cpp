@@ -202,7 +202,8 @@ int operators_of(lua_State* L) {
     lua_setfield(L, -2, "count");
     set_text(L, "place", describe(use.first->origin));
     const bool plain = is_function(op);
-    set_flag(L, "recorded", plain || operators::find(op) != nullptr);
+    const std::string functional = operators::functional_form(op).value_or(op);
+    set_flag(L, "recorded", plain || operators::find(functional) != nullptr);
     const bool spelled = op.find('.', op.find("::")) != std::string::npos;
     set_flag(L, "there", plain || tensor::find_operator(spelled ? op : op + ".default") != nullptr);
     lua_rawseti(L, -2, ++i);

@@ -107,8 +107,9 @@ Tree tree_of(const Json& node,
     return tree;
   }
   tree.kind = Tree::Kind::list;
-  const Json context = Json::parse(node.at("context").get<std::string>(), nullptr, false);
-  const auto fields = named_tuples.find(context.is_string() ? context.get<std::string>() : type);
+  const auto text = node.at("context").get<std::string>();  // a named tuple's own name, else JSON
+  const Json context = Json::parse(text, nullptr, false);
+  const auto fields = named_tuples.find(text);
   if (fields != named_tuples.end()) {
     tree.keys = fields->second;
   } else if (context.is_array()) {

@@ -33,6 +33,10 @@ size_t count_leaves(const Tree& tree);
 // `x.bernoulli_(p)` and `rand(size)` are spelled with the operators that draw so.
 void spell_draws(Body& body);
 
+// Batch norms that decompositions had made functional become those that write their statistics, so
+// that plans know them.
+void spell_statistics(Program& program);
+
 // The place that a stack trace of Python means: the innermost line outside of PyTorch's own layers.
 void read_place(std::string_view stack_trace, Origin& origin);
 // The innermost module of "key,path,class;key,path,class".

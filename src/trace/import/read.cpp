@@ -475,6 +475,7 @@ Program read_program(const Archive& archive) {
     program.name = class_name(module.get_graph());
     program.body = BodyReader(archive).read(module.get_graph());
     read_signature(archive, module, program);
+    spell_statistics(program);
     read_trees(archive, module, program);
   } catch (const Error&) {
     throw;

@@ -68,6 +68,7 @@ describe('an imported program', function()
     assert.same({}, loss.shape)
     assert.equal(4, more.tokens:item())
     assert.equal(3, more.parts[2])
+    assert.is_true(more.range.least:item() < more.range.most:item())
     local by_name = model { x = double { 4, 6 }, y = double { 4, 6 } }
     assert.equal(loss:item(), by_name:item())
   end)
@@ -88,17 +89,20 @@ describe('an imported program', function()
   end)
 
   case('evaluates by its evaluation variant, or not at all', function()
-    local stored = C.read_safetensors(folder .. '/resnet.safetensors')
-    local sample = { images = stored:read 'in/0/0', classes = stored:read 'in/0/1' }
-    local path = folder .. '/resnet.pt2'
-    local model = import { path, evaluation = folder .. '/resnet_eval.pt2' }:materialize(0):eval()
-    local want = stored:read('evaluated'):item()
-    assert.is_true(math.abs(model(sample):item() / want - 1) <= 1e-12)
-    assert.is_true(math.abs(model:train()(sample):item() / want - 1) > 1e-3)
-    model = import(path):materialize(0):eval()
-    assert.error_matches(function() model(sample) end,
-      "was exported in training mode: aten::batch_norm in module 'bn' at export%.py:%d+")
-    assert.error_matches(function() import { path, evaluation = folder .. '/gpt.pt2' } end,
-      'expected variants of one model')
+    for _, name in ipairs { 'resnet', 'decomposed' } do
+      local path = ('%s/%s.pt2'):format(folder, name)
+      local stored = C.read_safetensors(('%s/%s.safetensors'):format(folder, name))
+      local sample = { images = stored:read 'in/0/0', classes = stored:read 'in/0/1' }
+      local model = import { path, evaluation = ('%s/%s_eval.pt2'):format(folder, name) }
+        :materialize(0):eval()
+      local want = stored:read('evaluated'):item()
+      assert.is_true(math.abs(model(sample):item() / want - 1) <= 1e-12)
+      assert.is_true(math.abs(model:train()(sample):item() / want - 1) > 1e-3)
+      model = import(path):materialize(0):eval()
+      assert.error_matches(function() model(sample) end,
+        "was exported in training mode: aten::batch_norm in module 'bn' at export%.py:%d+")
+      assert.error_matches(function() import { path, evaluation = folder .. '/gpt.pt2' } end,
+        'expected variants of one model')
+    end
   end)
 end)

@@ -10,13 +10,17 @@ local plans = {
   { 2, 2, 'data' }, { 2, 1, 'fsdp' }, { 4, 4, 'hybrid' },
 }
 
+-- Those with one scale unit and one stage, which buffers made of each other need.
+local whole = { { 1, 1, 'eager' }, { 1, 1, 'dp' }, { 2, 2, 'tp' }, { 2, 2, 'data' } }
+
 describe('an exported model trains as in PyTorch,', function()
   local folder
   setup(function() folder = python.written_by 'export.py' end)
   teardown(function() python.remove() end)
 
-  for _, name in ipairs { 'mlp', 'gpt', 'resnet', 'body' } do
-    for _, plan in ipairs(plans) do
+  local names = { 'mlp', 'gpt', 'resnet', 'body', 'norms', 'spectral', 'decomposed' }
+  for _, name in ipairs(names) do
+    for _, plan in ipairs(name == 'spectral' and whole or plans) do
       local ranks, units, policy = plan[1], plan[2], plan[3]
       it(('%s under %s on %d'):format(name, policy, ranks), function()
         if not folder then return pending(python.missing) end

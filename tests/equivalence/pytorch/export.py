@@ -6,6 +6,7 @@ Writes CASE.pt2 and CASE.safetensors: arguments in/MICRO/INDEX; loss/STEP of thr
 descent over two micro-batches each; weights w/NAME and buffers b/NAME after them; s/NAME: the state
 before. CASE_eval.pt2 is the evaluation variant, whose loss of micro-batch 0 is evaluated.
 """
+import collections
 import os
 import sys
 
@@ -13,8 +14,13 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 from torch.nn import functional as F
+from torch.utils import _pytree
 
 STEPS, MICRO_BATCHES, ROWS, RATE = 3, 2, 6, 0.1
+
+
+Range = collections.namedtuple("Range", "least most")
+_pytree._register_namedtuple(Range, serialized_type_name="export.Range")
 
 
 class Mlp(nn.Module):
@@ -42,7 +48,8 @@ class Mlp(nn.Module):
         for block in self.blocks:
             h = block(h)
         z = self.head(h) + self.tied(h)
-        return F.mse_loss(z, y), {"tokens": (y == y).all(-1).sum(), "parts": [z.abs().mean(), 3]}
+        return F.mse_loss(z, y), {"tokens": (y == y).all(-1).sum(), "parts": [z.abs().mean(), 3],
+                                  "range": Range(z.min(), z.max())}
 
     @staticmethod
     def arguments(rows):
@@ -131,6 +138,46 @@ class ResNet(nn.Module):
     dynamic_shapes = None
 
 
+class Norms(nn.Module):
+    """Running statistics of channels of samples, and of a whole batch with a momentum of its own."""
+
+    def __init__(self, width=8):
+        super().__init__()
+        self.fc = nn.Linear(6, width)
+        self.batch = nn.BatchNorm1d(width, momentum=0.3)
+        self.instance = nn.InstanceNorm1d(4, affine=True, track_running_stats=True)
+        self.head = nn.utils.parametrizations.weight_norm(nn.Linear(width, 3))
+
+    def forward(self, x, y):
+        h = F.relu(self.batch(self.fc(x)))
+        return F.smooth_l1_loss(self.head(self.instance(h.view(-1, 4, 2)).flatten(1)), y)
+
+    @staticmethod
+    def arguments(rows):
+        return torch.randn(rows, 6), torch.randn(rows, 3)
+
+    dynamic_shapes = None
+
+
+class Spectral(nn.Module):
+    """Buffers of which each is made of the other, written through an argument `out`."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.utils.parametrizations.spectral_norm(nn.Linear(6, 8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x, y):
+        return F.mse_loss(self.head(torch.tanh(self.fc(x))), y)
+
+    arguments = Norms.arguments
+    dynamic_shapes = None
+
+
+class Decomposed(ResNet):
+    """In the core operators of ATen: batch norms return their statistics."""
+
+
 class Body(nn.Module):
     """Returns scores; the loss is written around it."""
 
@@ -157,7 +204,8 @@ class Body(nn.Module):
     dynamic_shapes = None
 
 
-CASES = {"mlp": Mlp, "gpt": Gpt, "resnet": ResNet, "body": Body}
+CASES = {"mlp": Mlp, "gpt": Gpt, "resnet": ResNet, "body": Body, "norms": Norms, "spectral": Spectral,
+         "decomposed": Decomposed}
 
 
 def train(model, batches, out):
@@ -179,8 +227,10 @@ def train(model, batches, out):
     out.update({"b/" + name: b for name, b in model.named_buffers()})
 
 
-def export(model, args, path, dynamic_shapes=None):
+def export(model, args, path, dynamic_shapes=None, decomposed=False):
     program = torch.export.export(model, args, strict=False, dynamic_shapes=dynamic_shapes)
+    if decomposed:
+        program = program.run_decompositions()
     torch.export.save(program, path)
 
 
@@ -196,12 +246,14 @@ def main():
         model = case().double().train()
         batches = [double(case.arguments(ROWS)) for _ in range(MICRO_BATCHES)]
         exported, args = (model.body, batches[0][:1]) if name == "body" else (model, batches[0])
-        export(exported, args, os.path.join(folder, name + ".pt2"), case.dynamic_shapes)
+        export(exported, args, os.path.join(folder, name + ".pt2"), case.dynamic_shapes,
+               name == "decomposed")
         out = {f"in/{k}/{i}": a for k, args in enumerate(batches) for i, a in enumerate(args)}
         out |= {"s/" + k: v.clone() for k, v in model.state_dict().items()}
-        if name == "resnet":
+        if name in ("resnet", "decomposed"):
             model.eval()
-            export(model, batches[0], os.path.join(folder, name + "_eval.pt2"))
+            export(model, batches[0], os.path.join(folder, name + "_eval.pt2"), None,
+                   name == "decomposed")
             out["evaluated"] = model(*batches[0]).detach()
             model.train()
         train(model, batches, out)
