@@ -210,6 +210,33 @@ bool sort_devices(Layout& layout) {
   return true;
 }
 
+// Whether all parts of a dimension are equally long.
+bool is_even(const Layout& layout, int dim, const Shape& shape) {
+  int64_t parts = 1;
+  for (const Axis& axis : layout.axes) {
+    if (axis.kind != AxisKind::split || axis.dim != dim) continue;
+    if (!axis.sizes.empty()) return false;
+    parts *= axis.size;
+  }
+  return shape.at(static_cast<size_t>(dim)) % parts == 0;
+}
+
+// Makes neighbouring cuts of one dimension one where that gives the same parts: one collective then
+// does what would take one for each.
+void join_cuts(Layout& layout, const Shape& shape) {
+  std::vector<Axis> axes;
+  for (const Axis& axis : layout.axes) {
+    if (axis.size == 1) continue;
+    Axis* last = axes.empty() ? nullptr : &axes.back();
+    if (last != nullptr && axis.kind == AxisKind::split && last->kind == AxisKind::split &&
+        last->dim == axis.dim && is_even(layout, axis.dim, shape))
+      last->size *= axis.size;
+    else
+      axes.push_back(axis);
+  }
+  layout.axes = std::move(axes);
+}
+
 }  // namespace
 
 bool align(Layout& a, Layout& b, const Shape& shape) {
@@ -220,6 +247,8 @@ bool align(Layout& a, Layout& b, const Shape& shape) {
     y = b;
   }
   if (x.devices != y.devices) return false;
+  join_cuts(x, shape);
+  join_cuts(y, shape);
   if (x.devices.size() > 1) {
     const auto sizes = common_sizes(x.axes, y.axes);
     if (sizes.empty() || !refine(x, sizes, shape) || !refine(y, sizes, shape)) return false;
