@@ -130,7 +130,7 @@ def run(command):
 
 def ours(name, folder, steps):
     with tempfile.TemporaryDirectory() as own:
-        run([BIN, "run", os.path.join(HERE, "import.lua"), f"model={folder}/{name}", f"cpu={own}/cpu",
+        run([BIN, "run", os.path.join(HERE, "import.lua"), f"exported={folder}/{name}", f"cpu={own}/cpu",
              f"opened={own}/opened", "threads=1", f"max_train_steps={WARM_UP + steps}", f"metrics={own}/m.jsonl",
              "checkpoint.no_save=true", "enable_progress_bar=false", f"gen_savedir={own}/gen"])
         with open(f"{own}/cpu") as cpu, open(f"{own}/opened") as opened, open(f"{own}/m.jsonl") as rows:
