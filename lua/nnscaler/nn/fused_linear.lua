@@ -18,6 +18,11 @@ return register_op('nnscaler::fused_linear', {
     local y = aten.linear(x, weight:flatten(0, 1), bias and bias:flatten(0, 1))
     return unpack(y:split(weight.shape[2], -1))
   end,
+  flops = function(x, weight)
+    local count = 2 * weight.shape[1] * weight.shape[2]
+    for _, size in ipairs(x.shape) do count = count * size end
+    return count
+  end,
   inputs = function(generator)
     local function draw(...)
       return T.randn({ ... }, { generator = generator, dtype = 'float64' })
