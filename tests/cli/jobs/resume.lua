@@ -13,6 +13,8 @@ local p = nnscaler.params {
   slow = { 0, 'seconds that pass after it' },
   once = { '', 'file that says that the process has ended so before' },
   nudge = { 0, 'a factor of weights before each step' },
+  held = { 0, 'seconds that rank 0 is held up after each step' },
+  pid = { '', 'file that says which process the last rank is' },
   broken = { -1, 'sample that cannot be read' },
 }
 
@@ -59,7 +61,17 @@ return {
       end
       file:close()
     end or nil,
+    after_setup = p.pid ~= '' and function(trainer)
+      if trainer.rank < trainer.world_size - 1 then return end
+      local file = assert(io.open('/proc/self/stat'))
+      local id = file:read '*n'
+      file:close()
+      file = assert(io.open(p.pid, 'w'))
+      file:write(id)
+      file:close()
+    end or nil,
     on_step_end = function(trainer, step)
+      if p.held > 0 and trainer.rank == 0 then os.execute('sleep ' .. p.held) end
       if step ~= p.at or trainer.rank ~= 0 then return end
       if p.once ~= '' then
         if io.open(p.once) then return end
