@@ -213,16 +213,24 @@ bool read(Frame& frame, const Want& want, int index, Pass pass, Operand& out) {
   return want.list ? read_list(frame, want, index, out) : read_one(frame, want, index, pass, out);
 }
 
-// Trailing integers as one list; returns how many were taken.
-int gather(Frame& frame, int first, Operand& out) {
-  c10::List<int64_t> list;
-  int64_t whole = 0;
+// Whether a list may stand as its elements, one after the other: sizes, and the tensors that an
+// operator takes last, as einsum does.
+bool gathers(const Frame& frame, const Overload& overload, size_t arg, int index) {
+  const Want& want = overload.args[arg];
+  if (!want.list || want.sized) return false;
+  if (want.kind == Kind::integer) return lua_type(frame.L, index) == LUA_TNUMBER;
+  return want.kind == Kind::tensor && arg + 1 == overload.positional &&
+         test_box_at(frame.L, index) != nullptr;
+}
+
+// The elements from `first` on as one list; returns how many were taken.
+int gather(Frame& frame, const Want& want, int first, Operand& out) {
+  std::vector<Operand> items;
   int index = first;
-  while (index <= frame.positional && integer_at(frame.L, index, whole)) {
-    list.push_back(whole);
-    ++index;
-  }
-  out = c10::IValue(list);
+  for (Operand item; index <= frame.positional && read_one(frame, want, index, Pass::strict, item);
+       ++index)
+    items.push_back(std::move(item));
+  out = join(want.kind, items);
   return index - first;
 }
 
@@ -279,10 +287,10 @@ bool match(Frame& frame, const Overload& overload, Pass pass, Call& call, std::s
     if (!want.keyword_only && next <= frame.positional) {
       if (lua_isnil(L, next)) {
         ++next;
-      } else if (pass == Pass::gathered && want.list && !want.sized && want.kind == Kind::integer &&
-                 lua_type(L, next) == LUA_TNUMBER) {
-        next += gather(frame, next, out);
-        given = true;
+      } else if (pass == Pass::gathered && gathers(frame, overload, i, next)) {
+        const int taken = gather(frame, want, next, out);
+        next += taken;
+        given = taken > 0;
       } else if (read(frame, want, next, pass, out)) {
         frame.sources[i] = next++;
         given = true;
