@@ -46,6 +46,7 @@ std::vector<std::vector<int>> groups_along(const Layout& layout, const std::vect
 }
 
 bool alike(const OperandUse& a, const OperandUse& b, const Shape& shape) {
+  if (a.layout == b.layout && a.partial == b.partial) return true;
   return same_pieces(a.layout, b.layout, shape) &&
          groups_along(a.layout, partial_axes(a)) == groups_along(b.layout, partial_axes(b));
 }
@@ -121,8 +122,11 @@ OperandUse Layouts::home(int value, int stage) const {
   if (!plan_) return whole(stage);
   OperandUse mine = home_in(value, stage);
   // Stages that share a weight cut it alike, or not at all.
+  std::set<int> others;
   for (const Use& u : uses(value))
-    if (u.stage != stage && !same_mesh(home_in(value, u.stage), mine)) return whole(stage);
+    if (u.stage != stage && others.insert(u.stage).second &&
+        !same_mesh(home_in(value, u.stage), mine))
+      return whole(stage);
   return mine;
 }
 
