@@ -46,6 +46,8 @@ class Table {
   // Places where a stage may begin, ascending: those where little has to pass, or all where these
   // are few. `only` leaves those that begin at one of these nodes.
   std::vector<size_t> places(size_t stages, const std::vector<int>& only) const;
+  // Those of `places` where little has to pass.
+  std::vector<size_t> cheapest(const std::vector<size_t>& places) const;
   size_t size() const { return message_.size(); }
   const Space& space() const { return space_; }
 
