@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <numeric>
 #include <set>
@@ -152,25 +153,29 @@ Table::Stage Table::stage(size_t begin, size_t end) const {
           b.once - a.once,       b.resting - a.resting,   b.saved - a.saved};
 }
 
-std::vector<size_t> Table::places(size_t stages, const std::vector<int>& only) const {
-  std::vector<size_t> all;
+std::vector<size_t> Table::places(const std::vector<int>& only) const {
+  std::vector<size_t> out;
   for (size_t i = 1; i < size(); ++i) {
     const int node = space_.nodes()[i];
-    if (node < 0) continue;
-    if (!only.empty() && !std::binary_search(only.begin(), only.end(), node)) continue;
-    all.push_back(i);
+    if (node >= 0 && (only.empty() || std::binary_search(only.begin(), only.end(), node)))
+      out.push_back(i);
   }
-  const std::vector<size_t> cheap = cheapest(all);
-  return cheap.size() >= 4 * stages ? cheap : all;
+  return out;
 }
 
-std::vector<size_t> Table::cheapest(const std::vector<size_t>& places) const {
-  double least = std::numeric_limits<double>::max();
-  for (size_t i : places)
-    if (message_[i] > 0) least = std::min(least, message_[i]);
+std::vector<size_t> Table::cheapest(const std::vector<size_t>& places, size_t stages) const {
+  const size_t near = places.size() / (4 * stages) + 1;
   std::vector<size_t> out;
-  for (size_t i : places)
-    if (message_[i] <= 2 * least) out.push_back(i);
+  std::deque<size_t> least;  // of those near: ascending in place and in seconds
+  const auto seconds = [&](size_t i) { return message_[places[i]]; };
+  for (size_t i = 0, next = 0; i < places.size(); ++i) {
+    for (; next < places.size() && next <= i + near; ++next) {
+      while (!least.empty() && seconds(least.back()) >= seconds(next)) least.pop_back();
+      least.push_back(next);
+    }
+    while (least.front() + near < i) least.pop_front();
+    if (seconds(i) <= 1.5 * seconds(least.front())) out.push_back(places[i]);
+  }
   return out;
 }
 
@@ -360,9 +365,9 @@ std::optional<std::vector<size_t>> divide(const Table& table, const Schedule& sc
     out.push_back(table.size());
     return out;
   };
-  // A division at the cheapest places is found soon, and no stage of a better one is longer.
+  // A division at places where little passes is found soon, and no stage of a better one is longer.
   double bound = kNever;
-  const std::vector<size_t> cheap = table.cheapest(places);
+  const std::vector<size_t> cheap = table.cheapest(places, stages);
   if (cheap.size() + 1 >= stages && cheap.size() < places.size()) {
     const std::vector<size_t> at_place = with_ends(cheap);
     Division coarse(table, schedule, at_place, memory, kNever);

@@ -43,11 +43,10 @@ class Table {
   Stage stage(size_t begin, size_t end) const;
   // Seconds that a cut before a place takes for messages of a micro-batch, there and back.
   double message(size_t place) const { return message_[place]; }
-  // Places where a stage may begin, ascending: those where little has to pass, or all where these
-  // are few. `only` leaves those that begin at one of these nodes.
-  std::vector<size_t> places(size_t stages, const std::vector<int>& only) const;
-  // Those of `places` where little has to pass.
-  std::vector<size_t> cheapest(const std::vector<size_t>& places) const;
+  // Places where a stage may begin, ascending: all, or those that begin at one of these nodes.
+  std::vector<size_t> places(const std::vector<int>& only) const;
+  // Those of `places` where less has to pass than near them; some for each of so many stages.
+  std::vector<size_t> cheapest(const std::vector<size_t>& places, size_t stages) const;
   size_t size() const { return message_.size(); }
   const Space& space() const { return space_; }
 

@@ -165,7 +165,7 @@ class Planner::Impl {
         Node node{space, number, {candidates, {}, name, chunks, levels()[level], 0}, {}};
         if (ranks > 1) {
           const Table& table = *cuts_[number].tables[level];
-          auto begins = divide(table, schedule, places_of(number, schedule.stages), std::nullopt);
+          auto begins = divide(table, schedule, places_of(number), std::nullopt);
           if (!begins) continue;
           node.arrangement.begins = std::move(*begins);
         }
@@ -187,8 +187,8 @@ class Planner::Impl {
                        node.arrangement.chunks);
   }
 
-  std::vector<size_t> places_of(size_t cuts, int stages) const {
-    return cuts_[cuts].tables[0]->places(static_cast<size_t>(stages), choices_.begins);
+  std::vector<size_t> places_of(size_t cuts) const {
+    return cuts_[cuts].tables[0]->places(choices_.begins);
   }
 
   const Table& table_of(const Node& node) const {
@@ -236,7 +236,7 @@ class Planner::Impl {
     std::vector<size_t> out;
     if (nodes_[n].undivided && nodes_[n].arrangement.recompute == 0) {
       const lower::Schedule& schedule = schedule_of(nodes_[n]);
-      const auto places = places_of(nodes_[n].cuts, schedule.stages);
+      const auto places = places_of(nodes_[n].cuts);
       const Estimate free = nodes_[n].estimate;
       for (const double part : {0.9, 0.8, 0.7, 0.6, 0.5}) {
         Node node{nodes_[n].space, nodes_[n].cuts, nodes_[n].arrangement, {}, false};

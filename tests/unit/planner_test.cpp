@@ -81,7 +81,7 @@ TEST_CASE("the division of a chain is the best of all divisions", "[solve]") {
   REQUIRE(traced);
   const Table table(space, *traced);
   const auto schedule = lower::make_schedule("1f1b", 3, 6);
-  const auto places = table.places(3, {});
+  const auto places = table.places({});
   const auto begins = divide(table, schedule, places, std::nullopt);
   REQUIRE(begins);
   const auto longest = [&](size_t x, size_t y) {
