@@ -46,9 +46,6 @@ std::vector<int> in_flight(const Schedule& schedule) {
   return most;
 }
 
-double held(const Table::Stage& stage, int in_flight) {
-  return static_cast<double>(stage.resting) + in_flight * static_cast<double>(stage.saved);
-}
 
 // Seconds of a micro-batch in a stage without messages.
 double micro(const Table::Stage& stage) {
@@ -122,7 +119,8 @@ plan::Plan plan_of(const Space& space, const Arrangement& arrangement, const std
   return plan;
 }
 
-Table::Table(const Space& space, const Trace& trace) : space_(space), sums_(1) {
+Table::Table(const Space& space, const std::vector<uint8_t>& candidates, const Trace& trace)
+    : space_(space), sums_(1) {
   const auto& live = space.live();
   const Problem& problem = space.problem();
   for (size_t i = 0; i < trace.steps.size(); ++i) {
@@ -136,14 +134,23 @@ Table::Table(const Space& space, const Trace& trace) : space_(space), sums_(1) {
     sum.saved += step.saved;
     sums_.push_back(sum);
     double seconds = 0;
+    int64_t entering = 0;
     for (size_t k = 0; k < live[i].size(); ++k) {
       const Live& l = live[i][k];
       if (l.leaf >= 0) continue;
       const int64_t bytes = bytes_of(space.local(l.type, trace.before[i].entries[k].made));
+      entering += bytes;
       const bool across = problem.width() >= problem.on.links.devices_per_node;
       seconds += (l.requires_grad ? 2 : 1) * cost::seconds_of(bytes, 1, across, problem.on.links);
     }
     message_.push_back(seconds);
+    entering_.push_back(entering);
+    int64_t top = 0;
+    if (const int number = space.sequence()[i]; space.steps()[at(number)].kind >= 0) {
+      const CallPiece& piece = space.piece(number, candidates[i], 0);
+      top = std::max(piece.forward_top, piece.backward_top);
+    }
+    top_.push_back(top);
   }
 }
 
@@ -208,35 +215,64 @@ double again_seconds(const Table& table, const Arrangement& arrangement,
   return sum;
 }
 
+// Bytes of what a stage keeps of a micro-batch, and the most that it has of one in backward, when
+// blocks run again and the call that needs most runs.
+struct Kept {
+  int64_t saved = 0, most = 0;
+};
+Kept kept_of(const Table& table, size_t begin, size_t end,
+             const std::vector<std::vector<size_t>>& blocks) {
+  Kept out;
+  auto block = std::find_if(blocks.begin(), blocks.end(),
+                            [&](const auto& places) { return places[0] >= begin; });
+  for (size_t i = begin; i < end; ++i) {
+    const bool again = block != blocks.end() && (*block)[0] == i;
+    const size_t stop = again ? block->back() + 1 : i + 1;
+    int64_t inside = 0;  // of a block, when its backward runs
+    if (again) out.saved += table.entering(i);
+    for (; i < stop; ++i) {
+      inside += table.stage(i, i + 1).saved;
+      out.most = std::max(out.most, out.saved + inside + table.top(i));
+    }
+    --i;
+    if (again)
+      ++block;
+    else
+      out.saved += inside;
+  }
+  return out;
+}
+
 }  // namespace
 
 Estimate estimate(const Table& table, const Arrangement& arrangement, const Schedule& schedule) {
   const int m = schedule.micros;
   const auto stages = ranges(table.size(), arrangement.begins);
   std::vector<lower::StageTimes> times;
-  std::vector<double> once(at(schedule.ranks)), bytes(at(schedule.ranks)), busy(at(schedule.ranks));
+  std::vector<double> once(at(schedule.ranks)), busy(at(schedule.ranks));
+  std::vector<int64_t> bytes(at(schedule.ranks)), above(at(schedule.ranks));
   const std::vector<int> held_at_once = in_flight(schedule);
-  // What runs again, by stage: its forward counts twice, and it keeps nothing.
-  std::vector<Table::Stage> twice(stages.size());
-  for (const auto& block : again(table.space(), arrangement)) {
+  const auto blocks = again(table.space(), arrangement);
+  std::vector<double> twice(stages.size());  // seconds of what runs again
+  for (const auto& block : blocks) {
     size_t s = 0;
     while (block[0] >= stages[s].second) ++s;
-    twice[s].forward += again_seconds(table, arrangement, block);
-    for (size_t place : block) twice[s].saved += table.stage(place, place + 1).saved;
+    twice[s] += again_seconds(table, arrangement, block);
   }
   double shortest = std::numeric_limits<double>::max(), longest = 0;
   for (size_t s = 0; s < stages.size(); ++s) {
     const auto [begin, end] = stages[s];
-    Table::Stage stage = table.stage(begin, end);
-    stage.saved -= twice[s].saved;
+    const Table::Stage stage = table.stage(begin, end);
     double sent = begin > 0 ? table.message(begin) / 2 : 0;
     sent += end < table.size() ? table.message(end) / 2 : 0;
     const double weight = schedule.split_backward ? stage.backward / 2 : 0;
     times.push_back(
-        {stage.forward + sent / 2, twice[s].forward + stage.backward - weight + sent / 2, weight});
+        {stage.forward + sent / 2, twice[s] + stage.backward - weight + sent / 2, weight});
     const size_t rank = at(schedule.rank_of(static_cast<int>(s), 0));
     once[rank] += stage.once;
-    bytes[rank] += held(stage, held_at_once[s]);
+    const Kept kept = kept_of(table, begin, end, blocks);
+    bytes[rank] += stage.resting + held_at_once[s] * kept.saved;
+    above[rank] = std::max(above[rank], kept.most - kept.saved);
     const double all = times[s].forward + times[s].backward + times[s].weight;
     busy[rank] += m * all;
     shortest = std::min(shortest, all);
@@ -251,7 +287,8 @@ Estimate estimate(const Table& table, const Arrangement& arrangement, const Sche
   }
   Estimate out;
   out.seconds = last + *std::max_element(once.begin(), once.end());
-  out.bytes = static_cast<int64_t>(*std::max_element(bytes.begin(), bytes.end()));
+  for (size_t rank = 0; rank < bytes.size(); ++rank)
+    out.bytes = std::max(out.bytes, bytes[rank] + above[rank]);
   out.bubble = last > 0 ? 1 - std::accumulate(busy.begin(), busy.end(), 0.0) /
                                   (last * static_cast<double>(schedule.ranks))
                         : 0;

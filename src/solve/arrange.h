@@ -31,7 +31,7 @@ std::vector<std::vector<size_t>> again(const Space& space, const Arrangement& ar
 // Costs by place of the sequence, of one choice of candidates and one level of shards.
 class Table {
  public:
-  Table(const Space& space, const Trace& trace);
+  Table(const Space& space, const std::vector<uint8_t>& candidates, const Trace& trace);
 
   // What a stage of these places takes.
   struct Stage {
@@ -47,6 +47,9 @@ class Table {
   std::vector<size_t> places(const std::vector<int>& only) const;
   // Those of `places` where less has to pass than near them; some for each of so many stages.
   std::vector<size_t> cheapest(const std::vector<size_t>& places, size_t stages) const;
+  // Bytes that the call of a place has at least beside what is kept, and those that enter a place.
+  int64_t top(size_t place) const { return top_[place]; }
+  int64_t entering(size_t place) const { return entering_[place]; }
   size_t size() const { return message_.size(); }
   const Space& space() const { return space_; }
 
@@ -54,10 +57,11 @@ class Table {
   const Space& space_;
   std::vector<Stage> sums_;  // of the steps before a place
   std::vector<double> message_;
+  std::vector<int64_t> top_, entering_;
 };
 
-// A step by the table: seconds by the schedule's time line, bytes of the rank that takes most
-// without what lives only inside of a call.
+// A step by the table: seconds by the schedule's time line, bytes that the rank which takes most
+// has at least when backward is at its dearest call.
 struct Estimate {
   double seconds = 0;
   int64_t bytes = 0;

@@ -277,6 +277,24 @@ CallPiece piece_of(const graph::Graph& graph, const graph::Node& node, const Can
     else if (std::find(roots.begin(), roots.end(), root) == roots.end())
       piece.kept += storage.bytes(root);
   }
+  const auto top_of = [&](size_t segment) {
+    int64_t most = 0;
+    for (const Instr& instr : program.segments[segment].instrs) {
+      std::set<int> there;  // roots
+      for (int slot : lower::reads(instr)) there.insert(storage.root(slot));
+      if (storage.allocates(instr))
+        for (int out : instr.outs)
+          if (out >= 0) there.insert(storage.root(out));
+      int64_t bytes = 0;
+      for (int root : there)
+        if (!kept.contains(root) && bench.at({root}) == bench.operands_.size())
+          bytes += storage.bytes(root);
+      most = std::max(most, bytes);
+    }
+    return most;
+  };
+  piece.forward_top = top_of(0);
+  piece.backward_top = top_of(1);
   bench.find_spared(piece);
   return piece;
 }

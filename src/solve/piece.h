@@ -52,6 +52,8 @@ struct CallPiece {
   std::vector<bool> reads;     // operands that backward reads
   std::vector<int> gradients;  // contributions to the gradient of each operand
   int64_t kept = 0;            // bytes for backward that lie in no result
+  // Bytes that one of its instructions has at least beside operands and what is kept.
+  int64_t forward_top = 0, backward_top = 0;
   // Seconds that are spared where operand 0 is a sum that this call alone has read so far: lowering
   // makes it here; and where its gradient joins one that is there: the sum becomes part of the
   // call.

@@ -149,7 +149,7 @@ class Planner::Impl {
     for (const int zero : levels()) {
       const auto traced = trace(*space, candidates, zero);
       NNS_CHECK(traced, "the plan that was found has no homes");
-      cuts_.back().tables.emplace_back(Table(*space, *traced));
+      cuts_.back().tables.emplace_back(Table(*space, candidates, *traced));
     }
     std::vector<std::pair<std::string, int>> schedules{{"1f1b", 1}};
     if (ranks > 1) {

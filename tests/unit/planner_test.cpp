@@ -79,7 +79,7 @@ TEST_CASE("the division of a chain is the best of all divisions", "[solve]") {
   const auto found = search(space, {});
   const auto traced = trace(space, found->candidates);
   REQUIRE(traced);
-  const Table table(space, *traced);
+  const Table table(space, found->candidates, *traced);
   const auto schedule = lower::make_schedule("1f1b", 3, 6);
   const auto places = table.places({});
   const auto begins = divide(table, schedule, places, std::nullopt);
