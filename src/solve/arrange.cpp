@@ -46,7 +46,6 @@ std::vector<int> in_flight(const Schedule& schedule) {
   return most;
 }
 
-
 // Seconds of a micro-batch in a stage without messages.
 double micro(const Table::Stage& stage) {
   return stage.forward + stage.backward;
@@ -243,6 +242,24 @@ Kept kept_of(const Table& table, size_t begin, size_t end,
   return out;
 }
 
+// The most that a rank has of its micro-batches. Between the halves of a backward that is split
+// there are gradients and what they are multiplied with: a quarter of what forward keeps, and more.
+int64_t most_of(const Schedule& schedule, size_t rank, const std::vector<Kept>& kept) {
+  int64_t now = 0, most = 0;
+  for (const lower::Action& action : schedule.orders[rank]) {
+    const Kept& of = kept[at(action.stage)];
+    const int64_t waits = schedule.split_backward ? of.saved / 4 : 0;
+    if (action.kind == 'F') now += of.saved;
+    if (action.kind == 'B') {
+      most = std::max(most, now + of.most - of.saved);
+      now -= of.saved - waits;
+    }
+    if (action.kind == 'W') now -= waits;
+    most = std::max(most, now);
+  }
+  return most;
+}
+
 }  // namespace
 
 Estimate estimate(const Table& table, const Arrangement& arrangement, const Schedule& schedule) {
@@ -250,8 +267,8 @@ Estimate estimate(const Table& table, const Arrangement& arrangement, const Sche
   const auto stages = ranges(table.size(), arrangement.begins);
   std::vector<lower::StageTimes> times;
   std::vector<double> once(at(schedule.ranks)), busy(at(schedule.ranks));
-  std::vector<int64_t> bytes(at(schedule.ranks)), above(at(schedule.ranks));
-  const std::vector<int> held_at_once = in_flight(schedule);
+  std::vector<int64_t> resting(at(schedule.ranks));
+  std::vector<Kept> kept;
   const auto blocks = again(table.space(), arrangement);
   std::vector<double> twice(stages.size());  // seconds of what runs again
   for (const auto& block : blocks) {
@@ -270,9 +287,8 @@ Estimate estimate(const Table& table, const Arrangement& arrangement, const Sche
         {stage.forward + sent / 2, twice[s] + stage.backward - weight + sent / 2, weight});
     const size_t rank = at(schedule.rank_of(static_cast<int>(s), 0));
     once[rank] += stage.once;
-    const Kept kept = kept_of(table, begin, end, blocks);
-    bytes[rank] += stage.resting + held_at_once[s] * kept.saved;
-    above[rank] = std::max(above[rank], kept.most - kept.saved);
+    kept.push_back(kept_of(table, begin, end, blocks));
+    resting[rank] += stage.resting;
     const double all = times[s].forward + times[s].backward + times[s].weight;
     busy[rank] += m * all;
     shortest = std::min(shortest, all);
@@ -287,8 +303,12 @@ Estimate estimate(const Table& table, const Arrangement& arrangement, const Sche
   }
   Estimate out;
   out.seconds = last + *std::max_element(once.begin(), once.end());
-  for (size_t rank = 0; rank < bytes.size(); ++rank)
-    out.bytes = std::max(out.bytes, bytes[rank] + above[rank]);
+  if (stages.size() == 1) {
+    out.bytes = resting[0] + kept[0].most;
+  } else {
+    for (size_t rank = 0; rank < resting.size(); ++rank)
+      out.bytes = std::max(out.bytes, resting[rank] + most_of(schedule, rank, kept));
+  }
   out.bubble = last > 0 ? 1 - std::accumulate(busy.begin(), busy.end(), 0.0) /
                                   (last * static_cast<double>(schedule.ranks))
                         : 0;
@@ -325,8 +345,8 @@ class Division {
     std::vector<int> of_rank(at(schedule.ranks), 0);  // stages that share its memory
     for (size_t s = 0; s < stages_; ++s) ++of_rank[at(schedule.rank_of(static_cast<int>(s), 0))];
     for (size_t s = 0; s < stages_; ++s)
-      most_[s] = static_cast<double>(*memory) /
-                 of_rank[at(schedule.rank_of(static_cast<int>(s), 0))];
+      most_[s] =
+          static_cast<double>(*memory) / of_rank[at(schedule.rank_of(static_cast<int>(s), 0))];
   }
 
   // Nothing where no division keeps the limits.
@@ -383,10 +403,10 @@ class Division {
   const size_t stages_;
   const double bound_;
   const std::vector<int> in_flight_;
-  std::vector<double> most_;                              // bytes that a stage may hold
-  std::vector<double> micro_, resting_, saved_, sent_;    // by place
-  std::vector<std::vector<Cost>> best_;                   // by stage and the place where it ends
-  std::vector<std::vector<size_t>> from_;                 // where it begins then
+  std::vector<double> most_;                            // bytes that a stage may hold
+  std::vector<double> micro_, resting_, saved_, sent_;  // by place
+  std::vector<std::vector<Cost>> best_;                 // by stage and the place where it ends
+  std::vector<std::vector<size_t>> from_;               // where it begins then
 };
 
 }  // namespace

@@ -277,19 +277,22 @@ CallPiece piece_of(const graph::Graph& graph, const graph::Node& node, const Can
     else if (std::find(roots.begin(), roots.end(), root) == roots.end())
       piece.kept += storage.bytes(root);
   }
+  // A call may write its results where its operands were.
   const auto top_of = [&](size_t segment) {
+    const auto bytes_of_all = [&](const std::vector<int>& slots) {
+      std::set<int> roots;
+      int64_t bytes = 0;
+      for (int slot : slots)
+        if (const int root = slot < 0 ? -1 : storage.root(slot);
+            root >= 0 && !kept.contains(root) && bench.at({root}) == bench.operands_.size() &&
+            roots.insert(root).second)
+          bytes += storage.bytes(root);
+      return bytes;
+    };
     int64_t most = 0;
     for (const Instr& instr : program.segments[segment].instrs) {
-      std::set<int> there;  // roots
-      for (int slot : lower::reads(instr)) there.insert(storage.root(slot));
-      if (storage.allocates(instr))
-        for (int out : instr.outs)
-          if (out >= 0) there.insert(storage.root(out));
-      int64_t bytes = 0;
-      for (int root : there)
-        if (!kept.contains(root) && bench.at({root}) == bench.operands_.size())
-          bytes += storage.bytes(root);
-      most = std::max(most, bytes);
+      most = std::max(most, bytes_of_all(lower::reads(instr)));
+      if (storage.allocates(instr)) most = std::max(most, bytes_of_all(instr.outs));
     }
     return most;
   };

@@ -85,8 +85,7 @@ class Greedy {
     bool found = false;
     std::tuple<int, int, int> best{};
     const auto offer = [&](Action a, int urgency) {
-      const std::tuple<int, int, int> key{urgency, a.micro,
-                                          rules_.lane_order ? a.stage : -a.stage};
+      const std::tuple<int, int, int> key{urgency, a.micro, rules_.lane_order ? a.stage : -a.stage};
       if (found && best <= key) return;
       found = true;
       best = key;
@@ -112,7 +111,7 @@ class Greedy {
 
   Schedule& s_;
   const GreedyRules& rules_;
-  std::array<std::vector<int>, 3> ended_;    // by kind; by stage and micro-batch
+  std::array<std::vector<int>, 3> ended_;   // by kind; by stage and micro-batch
   std::vector<std::vector<Lane>> of_rank_;  // ascending by stage
 };
 
