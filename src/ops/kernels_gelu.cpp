@@ -20,8 +20,14 @@ HWY_INLINE Normal normal(V x) {
   const V far = set(13.0f), one = set(1.0f), size = hn::Abs(x);
   const auto beyond = hn::Ge(size, far);
   const V a = hn::IfThenElse(beyond, far, size);
-  // exp(-a²/2) of a rounded square and its rounding error, which matters when it is large.
+  // exp(-a²/2) of a square and what it lacks, which matters when it is large.
+#if HWY_NATIVE_FMA
   const V square = hn::Mul(a, a), rest = hn::MulSub(a, a, square);
+#else  // the square of its upper 12 bits is exact
+  constexpr hn::RebindToUnsigned<decltype(kFloats)> bits;
+  const V head = hn::BitCast(kFloats, hn::And(hn::BitCast(bits, a), hn::Set(bits, 0xFFFFF000u)));
+  const V square = hn::Mul(head, head), rest = hn::Mul(hn::Sub(a, head), hn::Add(a, head));
+#endif
   const V half = set(-0.5f), e = hn::Mul(square, half);
   const V k = hn::Round(hn::Mul(square, set(-0.5f * 1.44269504f)));
   const V r = hn::MulAdd(rest, half, less_powers(e, k));

@@ -246,6 +246,15 @@ describe('the command line', function()
     end
   end)
 
+  it('says that a processor without AVX2 runs slower code', function()
+    for _, isa in ipairs { 'plain', 'sse4' } do
+      local said = shell.nnscaler('doctor', 'NNSCALER_ISA=' .. isa)
+      assert.matches('our kernels +' .. isa .. ' of ', said)
+      assert.matches(('\nwarning: our kernels run as %s code, without AVX2: '):format(isa), said)
+    end
+    assert.is_nil(shell.nnscaler('doctor', 'NNSCALER_ISA=avx2'):find 'without AVX2')
+  end)
+
   it('lists the back ends that work, and why the others do not', function()
     local said = shell.nnscaler 'doctor'
     local list = said:match '\nback ends +([^\n]+)'

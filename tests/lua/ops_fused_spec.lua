@@ -3,6 +3,7 @@
 local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
 local door = require 'nnscaler._C.tensor'
+local each_isa = require 'tests.lua.support.each_isa'
 local ours = require('nnscaler.ops').nnscaler
 local same_on_threads = require 'tests.lua.support.threads'
 
@@ -22,17 +23,6 @@ local function near(truth, x, limit)
 end
 
 local limits = { float32 = 2e-6, float64 = 1e-14 }
-local function each_isa(name, test)
-  for _, isa in ipairs(door.build_info().isas) do
-    it(name .. ', ' .. isa, function()
-      door.choose_isa(isa)
-      assert.equal(isa, door.build_info().isa)
-      local ok, message = pcall(test)
-      door.choose_isa ''
-      if not ok then error(message, 0) end
-    end)
-  end
-end
 
 -- What fn returns; of kernels of ours asserted to be the same on one thread and on two.
 local function on_threads(dtype, fn)
@@ -64,7 +54,7 @@ end
 
 describe('norms', function()
   for _, dtype in ipairs { 'float32', 'float64' } do
-    each_isa('equal their formulas in ' .. dtype, function()
+    each_isa(it, 'equal their formulas in ' .. dtype, function()
       local limit, eps = limits[dtype], 1e-5
       for _, shape in ipairs(shapes) do
         local n = { shape[#shape] }
@@ -97,7 +87,7 @@ describe('norms', function()
     end)
   end
 
-  each_isa('make the sum before them too', function()
+  each_isa(it, 'make the sum before them too', function()
     for _, shape in ipairs(shapes) do
       local n = { shape[#shape] }
       local x, y, w, b = randn(shape, 'float32'), randn(shape, 'float32'), randn(n, 'float32'),
@@ -111,7 +101,7 @@ describe('norms', function()
     end
   end)
 
-  each_isa('take large, tiny and equal numbers, and pass on what is none', function()
+  each_isa(it, 'take large, tiny and equal numbers, and pass on what is none', function()
     for _, scale in ipairs { 1e15, 1e-15, 1e-30 } do
       local x = randn({ 3, 40 }, 'float32') * scale
       near(norm_of(wide(x), nil, nil, 1e-5), ours.rms_norm(x, { 40 }, nil, 1e-5), 2e-6)
@@ -131,7 +121,7 @@ describe('norms', function()
     end
   end)
 
-  each_isa('take views', function()
+  each_isa(it, 'take views', function()
     local x, d, w = randn({ 12, 20 }, 'float32'), randn({ 12, 20 }, 'float32'), randn({ 12 },
       'float32')
     local y, rstd = ours.rms_norm(x:t(), { 12 }, w, 1e-5)
@@ -149,7 +139,7 @@ describe('norms', function()
 end)
 
 describe('swiglu', function()
-  each_isa('equals silu times the other', function()
+  each_isa(it, 'equals silu times the other', function()
     for dtype, limit in pairs(limits) do
       for _, shape in ipairs(shapes) do
         local x, y, d = randn(shape, dtype), randn(shape, dtype), randn(shape, dtype)
@@ -162,7 +152,7 @@ describe('swiglu', function()
     end
   end)
 
-  each_isa('takes large and tiny numbers as ATen does', function()
+  each_isa(it, 'takes large and tiny numbers as ATen does', function()
     local x = T.tensor({ -1e30, -100, -88, -20, -1e-30, 0, 1e-30, 20, 88, 1e30, 0 / 0 },
       { dtype = 'float32' })
     local one = aten.ones_like(x)
@@ -190,7 +180,7 @@ describe('rope', function()
   end
   local sizes = { { 2, 3, 5, 8 }, { 1, 4, 6, 2 }, { 2, 2, 7, 64 }, { 3, 34 }, { 0, 2, 3, 4 } }
 
-  each_isa('equals its six calls', function()
+  each_isa(it, 'equals its six calls', function()
     for dtype, limit in pairs(limits) do
       for _, shape in ipairs(sizes) do
         local table_ = { shape[#shape - 1], shape[#shape] }

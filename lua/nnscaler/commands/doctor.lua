@@ -57,8 +57,9 @@ local function libtorch(report)
   table.insert(report.lines, { '  from', info.folder })
   table.insert(report.lines, { '  our kernels', ('%s of %s'):format(info.isa,
     table.concat(info.isas, ', ')) })
-  if info.isa == 'plain' then
-    table.insert(report.warnings, 'our kernels run without vectors: attention and others are slow')
+  if info.isa == 'plain' or info.isa == 'sse4' then
+    table.insert(report.warnings, ('our kernels run as %s code, without AVX2: attention and others '
+      .. 'are slow'):format(info.isa))
   end
   table.insert(report.lines, { '  threads', ('%d'):format(tensor.get_num_threads()) })
   local has_cuda, reason = tensor.has_cuda()
