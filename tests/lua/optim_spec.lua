@@ -305,6 +305,8 @@ describe('messages of optimizers', function()
       new { type = 'muon', args = { ns_coefficients = { 1, 2 } } })
     assert.matches("optimizer.args.groups%[1%].*unknown key 'betas'; expected",
       new { type = 'adamw', args = { groups = { { match = 'w', type = 'sgd', betas = {} } } } })
+    assert.matches("unknown key 'betas'; .*hint: one of another kind of optimizer is left out by "
+      .. 'optimizer.args.betas=null', new { type = 'sgd', args = { betas = { 0.9, 0.95 } } })
     assert.matches("unknown key 'learning_rate'; expected amsgrad, betas, eps, fused, lr",
       new { type = 'adamw', args = { learning_rate = 1 } })
     assert.matches('betas%[2%] is 1; expected 0',

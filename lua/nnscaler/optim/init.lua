@@ -54,7 +54,9 @@ local function merge(kind, key, ...)
     for name, value in sorted.sorted_pairs((select(i, ...))) do
       if options[name] == nil then
         fail('usage', key, ("unknown key '%s'; expected %s"):format(tostring(name),
-          table.concat(known, ', ')), nearest(name, known))
+          table.concat(known, ', ')), nearest(name, known) or key == 'optimizer.args'
+          and ('one of another kind of optimizer is left out by optimizer.args.%s=null'):format(
+          tostring(name)) or nil)
       end
       options[name] = value
     end
