@@ -21,6 +21,14 @@ function train.scale(gradients, factor) end
 ---@param gradients nnscaler.Tensor[] changed
 function train.align(parameters, gradients) end
 
+--- Copies parts of tensors into a packed one, or back.
+---@param packed nnscaler.Tensor of one dimension
+---@param first integer element of it from which offsets count
+---@param parts { offset: integer, dim: integer, start: integer, length: integer }[]
+---@param tensors (nnscaler.Tensor|false)[] of each part the tensor that it is of; false: left out
+---@param back boolean from the packed tensor to the parts
+function train.copy_parts(packed, first, parts, tensors, back) end
+
 --- Hash of dtype, shape and elements of a tensor.
 ---@param tensor nnscaler.Tensor
 ---@return string digits 16 hexadecimal digits

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <unordered_set>
 
 #include "script/state.h"
@@ -105,6 +106,47 @@ int lua_align(lua_State* L) {
   return 0;
 }
 
+void copy_part(const at::Tensor& packed, int64_t first, const at::Tensor& whole, int64_t dim,
+               int64_t start, int64_t length, bool back) {
+  if (dim == 0 && whole.is_cpu() && whole.is_contiguous() && packed.is_cpu() &&
+      whole.scalar_type() == packed.scalar_type()) {  // rows lie as they are packed
+    const int64_t row = whole.numel() / std::max<int64_t>(1, whole.size(0));
+    const auto size = static_cast<int64_t>(whole.itemsize());
+    char* line = static_cast<char*>(packed.mutable_data_ptr()) + first * size;
+    char* piece = static_cast<char*>(whole.mutable_data_ptr()) + start * row * size;
+    std::memcpy(back ? piece : line, back ? line : piece, static_cast<size_t>(length * row * size));
+    return;
+  }
+  const at::Tensor piece = whole.detach().narrow(dim, start, length);
+  const at::Tensor line = packed.narrow(0, first, piece.numel()).view(piece.sizes());
+  back ? piece.copy_(line) : line.copy_(piece);
+}
+
+int lua_copy_parts(lua_State* L) {  // (packed, first, parts, tensors, back)
+  const at::Tensor packed = tensor::check_real(L, 1).detach();
+  const int64_t first = luaL_checkinteger(L, 2);
+  luaL_checktype(L, 3, LUA_TTABLE);
+  luaL_checktype(L, 4, LUA_TTABLE);
+  const bool back = lua_toboolean(L, 5) != 0;
+  const at::NoGradGuard no_grad;
+  const int n = static_cast<int>(lua_objlen(L, 3));
+  for (int i = 1; i <= n; ++i) {
+    lua_rawgeti(L, 4, i);
+    if (lua_toboolean(L, -1) != 0) {
+      const at::Tensor& whole = tensor::check_real(L, lua_gettop(L));
+      lua_rawgeti(L, 3, i);
+      const auto field = [&](const char* key) {
+        return script::field_int(L, lua_gettop(L), key, 0);
+      };
+      copy_part(packed, first + field("offset"), whole, field("dim"), field("start"),
+                field("length"), back);
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+  }
+  return 0;
+}
+
 int lua_fingerprint(lua_State* L) {  // (tensor) → hash of dtype, shape and elements
   const at::Tensor t = tensor::check_real(L, 1).detach().cpu().contiguous();
   const uint64_t type = hash_bytes(to_string(tensor::type_of(t)));
@@ -114,10 +156,11 @@ int lua_fingerprint(lua_State* L) {  // (tensor) → hash of dtype, shape and el
 }
 
 int open(lua_State* L) {
-  lua_createtable(L, 0, 4);
+  lua_createtable(L, 0, 5);
   script::set_functions(L, {{"scale_and_norm", guarded<lua_scale_and_norm>},
                             {"scale", guarded<lua_scale>},
                             {"align", guarded<lua_align>},
+                            {"copy_parts", guarded<lua_copy_parts>},
                             {"fingerprint", guarded<lua_fingerprint>}});
   return 1;
 }

@@ -51,12 +51,11 @@ local function layout_of(self, set)
   return layout
 end
 
--- Calls `f` with a part of a packed tensor and the same part of a tensor in its shape.
-local function beside(packed, first, part, whole, f)
-  local line = packed:narrow(0, first + part.offset, part.elements)
-  local view, piece = line:view(part.shape), whole:narrow(part.dim, part.start, part.length)
-  f(view, piece)
-  C.release(line, view, piece)
+-- Copies the parts of rank number r into a packed tensor, or back, where their tensors are there.
+local function move(layout, r, packed, first, tensor_of, back)
+  local parts, tensors = layout[r], {}
+  for i, part in ipairs(parts) do tensors[i] = tensor_of(part.name) or false end
+  train.copy_parts(packed, first, parts, tensors, back)
 end
 
 -- The gradients of a set are this rank's shards of their sum from here on.
@@ -92,16 +91,8 @@ function M.scatter(self, set, over, ranks)
   local group = groups.group(over)
   local packed = tensor.zeros({ #over * layout.chunk },
     { dtype = self.leaves[set.names[1]].gradient_dtype, device = self.device })
-  for r, parts in ipairs(layout) do
-    for _, part in ipairs(parts) do
-      local gradient = self:gradient(part.name)
-      if gradient then
-        beside(packed, (r - 1) * layout.chunk, part, gradient, function(line, piece)
-          line:copy_(piece)
-        end)
-      end
-    end
-  end
+  local function gradient_of(name) return self:gradient(name) end
+  for r = 1, #over do move(layout, r, packed, (r - 1) * layout.chunk, gradient_of, false) end
   local mine, at = group:reduce_scatter(packed, 0), group:position() + 1
   C.release(packed)
   if self.places then
@@ -110,12 +101,7 @@ function M.scatter(self, set, over, ranks)
   end
   -- Gradients as autograd made them: what other ranks keep is out of date in them.
   if ranks then groups.group(ranks):all_reduce(mine) end
-  for _, part in ipairs(layout[at]) do
-    local gradient = self:gradient(part.name)
-    if gradient then
-      beside(mine, 0, part, gradient, function(line, piece) piece:copy_(line) end)
-    end
-  end
+  move(layout, at, mine, 0, gradient_of, true)
 end
 
 --- Updates what this rank has of a set's weights. Kernels walk a tensor by address, so a shard that
@@ -175,17 +161,11 @@ function M.gather(self, set, over)
     local at = group:position() + 1
     local mine = tensor.zeros({ layout.chunk },
       { dtype = self.leaves[set.names[1]].dtype, device = self.device })
-    for _, part in ipairs(layout[at]) do
-      beside(mine, 0, part, self.data[part.name]:detach(), function(line, piece)
-        line:copy_(piece)
-      end)
-    end
+    local function weight_of(name) return self.data[name] end
+    move(layout, at, mine, 0, weight_of, false)
     local all = group:all_gather(mine, 0, #over * layout.chunk)
-    for r, parts in ipairs(layout) do
-      for _, part in ipairs(r ~= at and parts or {}) do
-        beside(all, (r - 1) * layout.chunk, part, self.data[part.name]:detach(),
-          function(line, piece) piece:copy_(line) end)
-      end
+    for r = 1, #over do
+      if r ~= at then move(layout, r, all, (r - 1) * layout.chunk, weight_of, true) end
     end
     C.release(mine, all)
   end)
