@@ -1,6 +1,7 @@
 #include "solve/frontier.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 #include <utility>
@@ -54,7 +55,7 @@ struct Mover::Work {
   uint8_t take(int64_t bytes, bool kept) {
     frontier.memory.push_back({bytes, kept ? 1 : 0});
     if (kept) added.saved += bytes;
-    NNS_CHECK(frontier.memory.size() < kNone, "more than 254 pieces of memory are alive");
+    NNS_CHECK(frontier.memory.size() < kHeld, "more than 253 pieces of memory are alive");
     return static_cast<uint8_t>(frontier.memory.size() - 1);
   }
   void add(double in_forward, double in_backward) {
@@ -74,7 +75,7 @@ struct Mover::Work {
     added.forward += forward;
   }
   void keep(uint8_t root) {
-    if (root == kNone || frontier.memory[root].kept) return;
+    if (root >= kHeld || frontier.memory[root].kept) return;
     frontier.memory[root].kept = 1;
     added.saved += frontier.memory[root].bytes;
   }
@@ -301,7 +302,11 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
   std::vector<uint8_t> renamed(frontier.memory.size(), kNone);
   std::vector<Memory> memory;
   const auto rename = [&](uint8_t& root) {
-    if (root == kNone) return;
+    if (root >= kHeld) return;
+    if (frontier.memory[root].kept) {
+      root = kHeld;
+      return;
+    }
     if (renamed[root] == kNone) {
       renamed[root] = static_cast<uint8_t>(memory.size());
       memory.push_back(frontier.memory[root]);
@@ -328,8 +333,61 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
   return true;
 }
 
-std::optional<double> Mover::excess(const Frontier& a, const Frontier& b,
-                                    const std::vector<Live>& live) const {
+// Readers may have backward keep what they read: the value's memory, once for all layouts that lie
+// in it, or that of a conversion. What `b` shares among values counts there for none of them.
+int64_t Mover::excess_bytes(const Frontier& a, const Frontier& b,
+                            const std::vector<Live>& live) const {
+  std::vector<int> sharing(b.memory.size(), 0);
+  for (const Entry& entry : b.entries) {
+    std::array<uint8_t, kCodes + 1> roots;
+    std::copy(entry.roots, entry.roots + kCodes, roots.begin());
+    roots.back() = entry.root;
+    std::sort(roots.begin(), roots.end());
+    const auto end = std::unique(roots.begin(), roots.end());
+    for (auto root = roots.begin(); root != end && *root < kHeld; ++root) ++sharing[*root];
+  }
+  const auto bytes_of = [](const Frontier& of, uint8_t root) {
+    return root >= kHeld ? 0 : of.memory[root].bytes;
+  };
+  int64_t sum = 0;
+  for (size_t i = 0; i < live.size(); ++i) {
+    const Entry &x = a.entries[i], &y = b.entries[i];
+    const Live& l = live[i];
+    const auto counts = [&](uint8_t root) { return root < kHeld && sharing[root] == 1; };
+    // What reading in a layout may keep; nothing: the memory of the value itself.
+    const auto own = [&](const Entry& e, const Frontier& of, Code code) -> std::optional<int64_t> {
+      if (e.first != kNone && code == e.made) return std::nullopt;
+      const ConversionPiece& piece =
+          space_.conversion(l.type, pieces(e.made), code, l.requires_grad);
+      if (piece.none || piece.view) return std::nullopt;
+      return e.roots[code] == kNone ? piece.bytes : bytes_of(of, e.roots[code]);
+    };
+    std::array<int64_t, kCodes + 1> more;
+    int n = 0;
+    bool any = false, all = true;  // that lie in the value's memory; … in both
+    for (Code code = 0; code < kCodes; ++code) {
+      if (!(l.codes >> code & 1u)) continue;
+      const auto from_x = own(x, a, code), from_y = own(y, b, code);
+      if (!from_x) {
+        any = true;
+        all = all && !from_y;
+        continue;
+      }
+      const bool same = from_y && (y.roots[code] == kNone || counts(y.roots[code]));
+      more[static_cast<size_t>(n++)] = std::max<int64_t>(0, *from_x - (same ? *from_y : 0));
+    }
+    if (any)
+      more[static_cast<size_t>(n++)] = std::max<int64_t>(
+          0, bytes_of(a, x.root) - (all && counts(y.root) ? bytes_of(b, y.root) : 0));
+    std::sort(more.begin(), more.begin() + n, std::greater<>());
+    const int readers = l.readers >= kManyReaders ? n : std::min(l.readers, n);
+    for (int k = 0; k < readers; ++k) sum += more[static_cast<size_t>(k)];
+  }
+  return sum;
+}
+
+std::optional<Mover::Excess> Mover::excess(const Frontier& a, const Frontier& b,
+                                           const std::vector<Live>& live) const {
   double most = 0;
   for (size_t i = 0; i < live.size(); ++i) {
     const Entry &x = a.entries[i], &y = b.entries[i];
@@ -385,7 +443,8 @@ std::optional<double> Mover::excess(const Frontier& a, const Frontier& b,
     if (!weight && l.requires_grad && !y.has_gradient)
       most += x.has_gradient ? sum(y) : std::max(0.0, sum(y) - sum(x));
   }
-  return most * space_.problem().settings.micro_batches;
+  return Excess{most * space_.problem().settings.micro_batches,
+                memory_ ? excess_bytes(a, b, live) : 0};
 }
 
 }  // namespace nns::solve

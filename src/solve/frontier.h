@@ -13,6 +13,7 @@
 namespace nns::solve {
 
 constexpr uint8_t kNone = 0xff;
+constexpr uint8_t kHeld = 0xfe;  // of memory that backward reads already
 
 // Plain bytes: a frontier is a key.
 struct Entry {
@@ -32,10 +33,10 @@ struct Entry {
 };
 static_assert(sizeof(Entry) == 34);
 
-// Memory that values lie in.
+// Memory that values lie in and backward does not read yet.
 struct Memory {
   int64_t bytes = 0;
-  int64_t kept = 0;  // whether backward reads it
+  int64_t kept = 0;  // whether it does, while a call is carried out
 };
 
 struct Frontier {
@@ -73,9 +74,14 @@ class Mover {
   // How many choices of homes there are: 2 to the weights of several uses that enter.
   uint32_t homes(int step) const;
 
-  // Most seconds that a plan costs more from `a` on than the same plan from `b` on; nothing where
-  // that has no bound. `live`: the values of both.
-  std::optional<double> excess(const Frontier& a, const Frontier& b,
+  // What a plan costs more at most from `a` on than the same plan from `b` on: seconds of a step,
+  // bytes of a micro-batch where memory counts; nothing where that has no bound. `live`: the values
+  // of both.
+  struct Excess {
+    double seconds = 0;
+    int64_t bytes = 0;
+  };
+  std::optional<Excess> excess(const Frontier& a, const Frontier& b,
                                const std::vector<Live>& live) const;
 
  private:
@@ -86,6 +92,7 @@ class Mover {
   bool settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const;
   void read_alone(Work& work, int leaf, Code code, int gradients, bool read) const;
   void gather_again(Work& work, Entry& entry, const Live& live) const;
+  int64_t excess_bytes(const Frontier& a, const Frontier& b, const std::vector<Live>& live) const;
 
   const Space& space_;
   bool memory_;

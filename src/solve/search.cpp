@@ -204,7 +204,7 @@ class Search {
   void prune(Level<Item>& level, const std::vector<Live>& live) {
     auto& rows = level.rows();
     frontiers_ = std::max(frontiers_, rows.size());
-    if (!mover_.memory()) drop_beaten(rows, live);
+    drop_beaten(rows, live);
     if (!thinned_ && labels_ < limits_.labels) return;
     if (level.size() <= limits_.beam) return;
     thinned_ = true;
@@ -226,32 +226,39 @@ class Search {
     std::erase_if(rows, [](const auto& row) { return row.items.empty(); });
   }
 
+  // Judges are the frontiers with the fastest plans.
   template <class Rows>
   void drop_beaten(Rows& rows, const std::vector<Live>& live) {
     constexpr size_t kJudges = 24;
     constexpr double kRounding = 1e-12;
     if (rows.size() < 2) return;
-    std::vector<size_t> order(rows.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return rows[a].items[0].seconds < rows[b].items[0].seconds;
-    });
-    std::vector<Frontier> judges;
-    std::vector<double> seconds;
-    std::vector<bool> beaten(rows.size(), false);
-    for (size_t i : order) {
-      const Frontier frontier = Frontier::of(*rows[i].key, live.size());
-      const double mine = rows[i].items[0].seconds;
-      for (size_t j = 0; j < judges.size() && !beaten[i]; ++j) {
-        const auto excess = mover_.excess(judges[j], frontier, live);
-        beaten[i] = excess && seconds[j] + *excess <= mine * (1 + kRounding);
-      }
-      if (beaten[i] || judges.size() >= kJudges) continue;
-      judges.push_back(frontier);
-      seconds.push_back(mine);
+    std::vector<std::pair<double, size_t>> order;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      double fastest = rows[i].items[0].seconds;
+      for (const auto& item : rows[i].items) fastest = std::min(fastest, item.seconds);
+      order.emplace_back(fastest, i);
     }
-    size_t n = 0;
-    std::erase_if(rows, [&](const auto&) { return beaten[n++]; });
+    std::sort(order.begin(), order.end());
+    std::vector<std::pair<size_t, Frontier>> judges;  // numbers of rows
+    for (const auto& [fastest, i] : order) {
+      const Frontier frontier = Frontier::of(*rows[i].key, live.size());
+      auto& items = rows[i].items;
+      for (size_t j = 0; j < judges.size() && !items.empty(); ++j) {
+        const auto excess = mover_.excess(judges[j].second, frontier, live);
+        if (!excess) continue;
+        const double seconds = excess->seconds + limits_.price * limits_.in_flight *
+                                                     static_cast<double>(excess->bytes);
+        const auto& theirs = rows[judges[j].first].items;
+        std::erase_if(items, [&](const auto& mine) {
+          return std::any_of(theirs.begin(), theirs.end(), [&](const auto& other) {
+            return other.seconds + seconds <= mine.seconds * (1 + kRounding) &&
+                   (!memory_ || other.bytes() + excess->bytes <= mine.bytes());
+          });
+        });
+      }
+      if (!items.empty() && judges.size() < kJudges) judges.emplace_back(i, frontier);
+    }
+    std::erase_if(rows, [](const auto& row) { return row.items.empty(); });
   }
 
   const Space& space_;

@@ -25,6 +25,14 @@ double gib(int64_t bytes) {
   return static_cast<double>(bytes) / (1 << 30);
 }
 
+// "1.25 GiB", "98.8 KiB"
+std::string amount(int64_t bytes) {
+  const auto b = static_cast<double>(bytes);
+  if (bytes >= 10 << 20) return fmt::format("{:.2f} GiB", gib(bytes));
+  return bytes >= 1 << 20 ? fmt::format("{:.1f} MiB", b / (1 << 20))
+                          : fmt::format("{:.1f} KiB", b / (1 << 10));
+}
+
 // A whole plan that may be taken, and what it leads to. Which there are does not depend on the
 // limit of memory, so a larger limit never finds less.
 struct Node {
@@ -258,7 +266,10 @@ class Planner::Impl {
     if (choices_.recompute && problem_.graph->training && nodes_[n].arrangement.recompute < 1) {
       constexpr double kParts = 8;
       Node node{nodes_[n].space, nodes_[n].cuts, nodes_[n].arrangement, {}, nodes_[n].undivided};
-      node.arrangement.recompute += 1 / kParts;
+      const auto blocks = [&] { return solve::again(*node.space, node.arrangement).size(); };
+      const size_t before = blocks();
+      do node.arrangement.recompute += 1 / kParts;
+      while (node.arrangement.recompute < 1 && blocks() == before);
       if (const auto made = add_node(std::move(node))) out.push_back(*made);
     }
     nodes_[n].again = out;
@@ -295,6 +306,17 @@ class Planner::Impl {
     for (const int zero : std::set<int>{levels().front(), levels().back()})
       for (const double power : {-2.0, -1.0, -0.5, 0.0, 0.5, 1.0, 3.0})
         if (auto found = search(*space, {.price = unit * std::pow(10.0, power), .zero = zero})) {
+          note(*space, *found);
+          add(found->candidates, false);
+        }
+    // What a micro-batch keeps makes frontiers many; a narrow search finds nearly as small plans.
+    if (ranks == 1)
+      for (const double power : {1.0, 4.0})
+        if (auto found = search(*space, {.price = unit * std::pow(10.0, power),
+                                         .in_flight = 1,
+                                         .zero = levels().front(),
+                                         .labels = 2000,
+                                         .beam = 8})) {
           note(*space, *found);
           add(found->candidates, false);
         }
@@ -363,7 +385,7 @@ class Planner::Impl {
     for (Tried& t : out_.report.tried) {
       if (t.chosen) continue;
       if (memory_ && t.peak > *memory_)
-        t.why = fmt::format("memory: {:.2f} GiB of {:.2f}", gib(t.peak), gib(*memory_));
+        t.why = fmt::format("memory: {} of {}", amount(t.peak), amount(*memory_));
       else
         t.why = fmt::format("time: {:+.1f} %", 100 * (t.seconds / out_.cost.seconds - 1));
     }
@@ -405,18 +427,23 @@ class Planner::Impl {
     std::string most;
     for (size_t i = 0; i < out_.report.contributors.size() && i < 3; ++i) {
       const Contributor& c = out_.report.contributors[i];
-      most += fmt::format("{}{} {:.2f} GiB", i == 0 ? "" : ", ", c.name, gib(c.bytes));
+      most += fmt::format("{}{} {}", i == 0 ? "" : ", ", c.name, amount(c.bytes));
     }
+    // Only what rests is known of all plans.
+    const bool proved = *memory_ < out_.report.least_resting;
+    // Enough of six digits to be no less.
+    const double enough = std::ceil(gib(least->peak) * 1e6) / 1e6;
     throw Error(
         ErrorKind::plan,
-        fmt::format("[solve.memory] no plan of {} device(s) keeps {:.2f} GiB a device; weights, "
-                    "gradients and optimizer state take {:.2f} GiB at least (of each whole weight: "
-                    "{}); the smallest that was found takes {:.2f} GiB: {}",
-                    problem_.plan_ngpus, gib(*memory_), gib(out_.report.least_resting), most,
-                    gib(least->peak), least->what),
+        fmt::format("[solve.memory] no plan of {} device(s) {} {} a device; weights, gradients and "
+                    "optimizer state take {} at least (of each whole weight: {}); the smallest "
+                    "that was found takes {}: {}",
+                    problem_.plan_ngpus, proved ? "keeps" : "was found that keeps",
+                    amount(*memory_), amount(out_.report.least_resting), most, amount(least->peak),
+                    least->what),
         fmt::format("more devices (compute_config.plan_ngpus), smaller micro-batches, or a larger "
-                    "pas_config.mem_constraint: {:.2f} is enough for that one",
-                    std::ceil(gib(least->peak) * 100) / 100));
+                    "pas_config.mem_constraint: {} is enough for that one",
+                    least->peak >= 1 << 30 ? std::ceil(gib(least->peak) * 100) / 100 : enough));
   }
 
   const Problem problem_;

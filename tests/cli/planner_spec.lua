@@ -154,11 +154,23 @@ describe('plan on hardware', function()
       end
     end)
 
+  it('finds a plan where little memory is enough, and claims no proof that it has not', function()
+    local out, code = plan('pas_policy=autodist --world 16 compute_config.plan_ngpus=16 '
+      .. 'pas_config.mem_constraint=0.0001')
+    assert.equal(0, code, out)
+    local kb = tonumber(out:match '\n%* autodist .- ([%d.]+) KB\n')
+    assert.is_true(kb <= 0.0001 * 2 ^ 20, out)
+    out, code = plan('pas_policy=autodist --world 16 compute_config.plan_ngpus=16 '
+      .. 'pas_config.mem_constraint=0.00005')
+    assert.equal(1, code, out)
+    assert.matches('no plan of 16 device%(s%) was found that keeps 52.4 KiB a device; weights', out)
+  end)
+
   it('says what is needed where nothing fits', function()
     local out, code = plan 'pas_policy=autodist --world 2 pas_config.mem_constraint=0.0001'
     assert.equal(1, code, out)
-    assert.matches('no plan of 1 device%(s%) keeps 0.00 GiB a device; weights, gradients and '
-      .. 'optimizer state take [%d.]+ GiB at least %(of each whole weight: transformer.h.0.mlp.c_fc'
+    assert.matches('no plan of 1 device%(s%) keeps 104.9 KiB a device; weights, gradients and '
+      .. 'optimizer state take [%d.]+ KiB at least %(of each whole weight: transformer.h.0.mlp.c_fc'
       .. '.weight', out)
     assert.matches('what would fit instead: %-%-world', out)
     out, code = plan 'pas_policy=autodist --world 1 pas_config.mem_constraint=0.0002'

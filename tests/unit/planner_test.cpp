@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "lower/fold.h"
 #include "solve/solve.h"
 #include "support/graph_text.h"
 #include "support/models.h"
@@ -31,8 +32,8 @@ TEST_CASE("a limit of memory holds for the peak", "[solve]") {
   } catch (const Error& e) {
     CHECK(e.kind() == ErrorKind::plan);
     CHECK(
-        e.message().starts_with("[solve.memory] no plan of 2 device(s) keeps 0.00 GiB a device; "
-                                "weights, gradients and optimizer state take 0.00 GiB at least"));
+        e.message().starts_with("[solve.memory] no plan of 2 device(s) keeps 1.0 KiB a device; "
+                                "weights, gradients and optimizer state take "));
   }
 }
 
@@ -247,6 +248,30 @@ TEST_CASE("the smallest limit that is said to be enough is", "[solve]") {
     REQUIRE(place != std::string::npos);
     const double gib = std::stod(text.substr(place + mark.size()));
     CHECK_NOTHROW(solve::solve(problem, static_cast<int64_t>(gib * (1 << 30))));
+  }
+}
+
+TEST_CASE("a plan that holds little is found, else no proof is claimed", "[solve]") {
+  // Cuts for which neither what rests nor what is kept is small alone.
+  const auto problem = problem_of(test::transformer(3), 4, 2);
+  const Space space(problem);
+  const auto found = search(space, {.price = 1, .in_flight = 1});
+  REQUIRE(found);
+  Arrangement arrangement{found->candidates};
+  arrangement.zero = plan::Zero::weights;
+  arrangement.recompute = 1;
+  lower::Options options;
+  options.set_bytes = problem.settings.bucket_bytes;
+  const int64_t bytes =
+      lower::Fold(problem.graph)
+          .simulate(plan_of(space, arrangement, "test"), options, problem.on, problem.settings)
+          .total;
+  CHECK(solve::solve(problem, bytes).cost.total <= bytes);
+  try {
+    solve::solve(problem, least_resting(space, plan::Zero::weights) + 8);
+    FAIL("there is no room for activations");
+  } catch (const Error& e) {
+    CHECK(e.message().starts_with("[solve.memory] no plan of 4 device(s) was found that keeps "));
   }
 }
 

@@ -14,7 +14,7 @@ local kMost = 8 -- times as many devices, or as few rows, at most
 ---@return boolean
 function M.about(err)
   return type(err) == 'table' and err.kind == 'plan'
-    and (err.message:find('keeps %S+ GiB a device') or err.message:find 'no feasible allocation')
+    and (err.message:find('keeps %S+ %a+ a device') or err.message:find 'no feasible allocation')
     ~= nil
 end
 
