@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "operators/family.h"
+#include "operators/flash.h"
 #include "operators/random.h"
 
 namespace nns::operators {
@@ -199,11 +200,14 @@ Shape shape_with_all_heads(const Forward& f, std::string_view name) {
   return shape;
 }
 
-// What the fused kernels take: a mask that wants no gradient. Of dropout they know nothing.
+bool has_plain_shapes(const Forward& f) {
+  return plain(f.shape("query"), shape_with_all_heads(f, "key"), shape_with_all_heads(f, "value"));
+}
+
+// What the fused kernels of a CPU take: a mask that wants no gradient. Of dropout they know
+// nothing.
 bool fused_takes(const Forward& f) {
-  const DType d = f.type("query").dtype;
-  if (f.e.device() != "cpu" || !is_floating(d)) return false;
-  if (!plain(f.shape("query"), shape_with_all_heads(f, "key"), shape_with_all_heads(f, "value")))
+  if (f.e.device() != "cpu" || !is_floating(f.type("query").dtype) || !has_plain_shapes(f))
     return false;
   if (!f.has("attn_mask")) return true;
   const size_t rank = f.shape("attn_mask").size();
@@ -265,8 +269,17 @@ void composed_attention(Forward& f) {
   f.result(f.grad_call("aten::matmul", weights, with_all_heads(f, "value")));
 }
 
+bool flash_of_gpu_serves(const Forward& f) {
+  const DType d = f.type("query").dtype;
+  if (f.e.device() != "cuda" || (d != DType::bf16 && d != DType::f16) || !has_plain_shapes(f))
+    return false;
+  const Shape q = f.shape("query");
+  return f.real("dropout_p") == 0 &&
+         flash_serves(q[2], f.shape("key")[2], q[3], f.boolean("is_causal"));
+}
+
 bool own_serves(const Forward& f) {
-  return fused_serves(f) && !f.has("attn_mask");
+  return !f.has("attn_mask") && (fused_serves(f) || flash_of_gpu_serves(f));
 }
 void write_own(Forward& f) {
   const Ref key = with_all_heads(f, "key"), value = with_all_heads(f, "value");
