@@ -23,6 +23,13 @@ namespace {
 
 constexpr size_t kLeastSize = 4;  // instructions; smaller bodies read better in place
 
+// Whether a call belongs to no block. Devices that pass parts on in a ring are those of one stage.
+bool stands_apart(const Instr& instr) {
+  using operators::Communication;
+  const Communication kind = communication_of(instr);
+  return has_effect(instr) && kind != Communication::rotate && kind != Communication::zigzag;
+}
+
 // The part of a module path up to its `depth`-th numbered component: list and number.
 struct Place {
   std::string list;
@@ -199,7 +206,7 @@ class Finder {
     std::vector<Instance> instances;
     for (size_t i = first; i < last; ++i) {
       const Instr& instr = segment_.instrs[i];
-      if (has_effect(instr)) continue;
+      if (stands_apart(instr)) continue;
       const auto place = place_of(instr.module, depth);
       if (!place) continue;
       if (!instances.empty() && instances.back().last == i && instances.back().place == *place)
