@@ -311,15 +311,14 @@ class Planner::Impl {
         }
     // What a micro-batch keeps makes frontiers many; a narrow search finds nearly as small plans.
     if (ranks == 1)
-      for (const double power : {1.0, 4.0})
-        if (auto found = search(*space, {.price = unit * std::pow(10.0, power),
-                                         .in_flight = 1,
-                                         .zero = levels().front(),
-                                         .labels = 2000,
-                                         .beam = 8})) {
-          note(*space, *found);
-          add(found->candidates, false);
-        }
+      if (auto found = search(*space, {.price = unit * 1e4,
+                                       .in_flight = 1,
+                                       .zero = levels().front(),
+                                       .labels = 2000,
+                                       .beam = 8})) {
+        note(*space, *found);
+        add(found->candidates, false);
+      }
     lap(statistics_.search_seconds);
     of_ranks_[ranks] = out;
     return out;
