@@ -37,7 +37,8 @@ describe('attention on a GPU', function()
             local at = { q:to 'cuda', k:to 'cuda', v:to 'cuda', grad:to 'cuda' }
             local peer = by_autograd(at[1], at[2], at[3], at[4], causal)
             local out, sums = own.attention(at[1], at[2], at[3], causal)
-            local mine = { out, own.attention_backward(at[4], at[1], at[2], at[3], out, sums, causal) }
+            local mine = { out,
+              own.attention_backward(at[4], at[1], at[2], at[3], out, sums, causal) }
             for i, x in ipairs(mine) do
               assert.same(truth[i].shape, x.shape)
               assert.is_true(error_of(x, truth[i]) <= 2 * error_of(peer[i], truth[i]) + 1e-4)
