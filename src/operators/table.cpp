@@ -1,6 +1,5 @@
 // The records as a whole: look-up, registration, and the questions asked of a record.
 #include <map>
-#include <unordered_map>
 
 #include "operators/family.h"
 #include "operators/record.h"
@@ -59,16 +58,10 @@ Table& registry() {
   return of_scripts;
 }
 
-// Lowering asks for the record of every instruction many times.
 const Record* own(std::string_view op) {
-  static const auto records = [] {
-    std::unordered_map<std::string_view, const Record*> by_name;
-    for (const auto& [name, record] : table()) by_name.emplace(name, &record);
-    return by_name;
-  }();
-  auto it = records.find(op);
-  if (it == records.end()) it = records.find(base_of(op));
-  return it == records.end() ? nullptr : it->second;
+  if (const auto it = table().find(op); it != table().end()) return &it->second;
+  const auto it = table().find(base_of(op));
+  return it == table().end() ? nullptr : &it->second;
 }
 
 const Record& record_of(const CallView& call) {
