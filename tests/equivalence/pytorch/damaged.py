@@ -43,6 +43,23 @@ class Writes(nn.Module):
         return x.sum()
 
 
+class Parameter(Model):
+    def forward(self, x):
+        with torch.no_grad():
+            self.fc.weight.mul_(0.9)
+        return self.fc(x).sum()
+
+
+class Pieces(Model):
+    def __init__(self):
+        super().__init__()
+        self.part = nn.Linear(3, 2, bias=False)
+        self.part.weight = nn.Parameter(self.fc.weight.detach()[:2])
+
+    def forward(self, x):
+        return self.fc(x).sum() + self.part(x).sum()
+
+
 class Autocast(nn.Module):
     def forward(self, x):
         with torch.autocast("cpu", torch.bfloat16):
@@ -59,8 +76,8 @@ def read(path):
         return {n.split("/", 1)[1]: archive.read(n) for n in archive.namelist()}
 
 
-def write(path, records):
-    with zipfile.ZipFile(path, "w") as archive:
+def write(path, records, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
         for name, data in records.items():
             archive.writestr("whole/" + name, data)
 
@@ -114,6 +131,7 @@ def damage(cases):
     cases.records("no_model", {MODEL: None})
     cases.records("no_json", {MODEL: b'{"graph_module": '})
     cases.records("deep", {MODEL: b"[" * 100000 + b"]" * 100000})
+    write(cases.path("bomb"), cases.whole | {MODEL: b" " * 2**26}, zipfile.ZIP_DEFLATED)
     cases.records("no_record", {"data/weights/weight_0": None})
     cases.records("short_record", {"data/weights/weight_0": weight[:-4]})
     cases.records("no_weights", {WEIGHTS: None})
@@ -195,7 +213,8 @@ def main():
                           os.path.join(folder, case + ".pt2"))
 
     for case, model in {"whole": Model(), "branch": Branch(), "loop": Loop(), "writes": Writes(),
-                        "autocast": Autocast(), "counts": Counts()}.items():
+                        "autocast": Autocast(), "counts": Counts(), "parameter": Parameter(),
+                        "pieces": Pieces()}.items():
         export(case, model)
     cases = Cases(folder)
     damage(cases)
