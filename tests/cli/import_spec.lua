@@ -17,7 +17,7 @@ local refused = {
   { 'no_model', 1, "has no record 'models/model%.json'" },
   { 'no_json', 1, 'is damaged: models/model%.json is no JSON' },
   { 'deep', 1, 'is damaged: models/model%.json is no JSON: nested more than 400 deep' },
-  { 'bomb', 1, "is damaged: record 'models/model%.json' is said to have 67108864 bytes, the file has" },
+  { 'bomb', 1, "is damaged: record 'models/model%.json' is said to have 67108864 bytes, the file" },
   { 'schema', 1, 'has an exported program of schema version 99%.0; expected 8%.x' },
   { 'no_record', 1, "has no record 'data/weights/weight_0', or it is damaged" },
   { 'short_record', 1, "holds 'fc%.weight' as float32%[4, 3%] at 0 with strides %[3, 1%], of which "
