@@ -3,10 +3,12 @@
     tests/bench/import.py --steps 10 --rounds 20 [NAME …]      resnet50 gpt2 llama unet
 
 Prints what the import takes beyond reading weights, and the ratio of the CPU seconds of a step (one
-thread, forward, backward and plain descent). `--child NAME FOLDER` is what the rounds start.
+thread, forward, backward and plain descent), with PyTorch against itself as the control. Ours starts
+anew in each round; PyTorch's process, `--child NAME FOLDER`, lives on and starts from the first weights.
 Needs torch, transformers and torchvision.
 """
 import argparse
+import copy
 import importlib.util
 import json
 import os
@@ -105,20 +107,45 @@ def export(name, folder):
 
 
 def eager(name, folder, steps):
+    """A round for each line that comes in."""
     torch.set_num_threads(1)
     model, _ = make(name)
+    start = copy.deepcopy(model.state_dict())
     stored = load_file(os.path.join(folder, name + ".safetensors"))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    cpu = []
-    for _ in range(WARM_UP + steps):
-        start = time.process_time()
-        optimizer.zero_grad()
-        loss = model(stored["0"], stored["1"])
-        loss.backward()
-        optimizer.step()
-        loss.item()
-        cpu.append(time.process_time() - start)
-    print(json.dumps({"cpu": statistics.median(cpu[WARM_UP:]), "loss": loss.item()}))
+    for _ in sys.stdin:
+        model.load_state_dict(start)
+        cpu = []
+        for _ in range(WARM_UP + steps):
+            began = time.process_time()
+            optimizer.zero_grad()
+            loss = model(stored["0"], stored["1"])
+            loss.backward()
+            optimizer.step()
+            loss.item()
+            cpu.append(time.process_time() - began)
+        print(json.dumps({"cpu": statistics.median(cpu[WARM_UP:]), "loss": loss.item()}), flush=True)
+
+
+class Eager:
+    """PyTorch's process."""
+
+    def __init__(self, name, folder, steps):
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, "--steps", str(steps), "--child", name, folder], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+
+    def round(self):
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        for line in self.process.stdout:
+            if line.startswith("{"):
+                return json.loads(line)
+        sys.exit("PyTorch's process has ended")
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
 
 
 def run(command):
@@ -152,20 +179,24 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for name in a.names or MODELS:
             export(name, folder)
-            rows = []
+            rows, pytorch = [], Eager(name, folder, a.steps)
             for _ in range(a.rounds):
-                mine = ours(name, folder, a.steps)
-                theirs = json.loads(run([sys.executable, __file__, "--steps", str(a.steps), "--child", name,
-                                         folder]).splitlines()[-1])
+                mine, theirs, again = ours(name, folder, a.steps), pytorch.round(), pytorch.round()
                 if abs(mine["loss"] / theirs["loss"] - 1) > 1e-3:
                     sys.exit(f"{name}: a loss of {mine['loss']}, PyTorch's is {theirs['loss']}")
-                rows.append((mine, theirs))
-            ratios = [m["cpu"] / t["cpu"] for m, t in rows]
-            print(f"{name}: import {statistics.median(m['opened'] for m, _ in rows):.3f} s; step "
-                  f"{statistics.median(m['cpu'] for m, _ in rows) * 1e3:.1f} ms, PyTorch "
-                  f"{statistics.median(t['cpu'] for _, t in rows) * 1e3:.1f} ms; ratio "
-                  f"{statistics.median(ratios):.3f} [{min(ratios):.3f} … {max(ratios):.3f}] over "
-                  f"{len(rows)} rounds of {a.steps} steps", flush=True)
+                rows.append((mine, theirs, again))
+            pytorch.end()
+            print(f"{name}: import {statistics.median(m['opened'] for m, _, _ in rows):.3f} s; step "
+                  f"{statistics.median(m['cpu'] for m, _, _ in rows) * 1e3:.1f} ms, PyTorch "
+                  f"{statistics.median(t['cpu'] for _, t, _ in rows) * 1e3:.1f} ms; ratio "
+                  f"{told(m['cpu'] / t['cpu'] for m, t, _ in rows)}, control "
+                  f"{told(g['cpu'] / t['cpu'] for _, t, g in rows)} over {len(rows)} rounds of {a.steps} "
+                  "steps", flush=True)
+
+
+def told(ratios):
+    ratios = list(ratios)
+    return f"{statistics.median(ratios):.3f} [{min(ratios):.3f} … {max(ratios):.3f}]"
 
 
 if __name__ == "__main__":

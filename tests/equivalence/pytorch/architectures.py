@@ -96,6 +96,10 @@ def ids():
     return torch.randint(2, 128, (ROWS, 16)), torch.randint(2, 128, (ROWS, 16))
 
 
+def short_ids():
+    return torch.randint(2, 128, (ROWS, 5)), torch.randint(2, 128, (ROWS, 5))
+
+
 def images():
     return torch.randn(ROWS, 3, 64, 64), torch.randint(0, 10, (ROWS,))
 
@@ -109,8 +113,8 @@ def hugging_face(wrapper, config, model, **options):
     return wrapper(getattr(transformers, model)(cfg))
 
 
-def text(config, model, **options):
-    return lambda: (hugging_face(LanguageModel, config, model, **options), ids)
+def text(config, model, arguments=ids, **options):
+    return lambda: (hugging_face(LanguageModel, config, model, **options), arguments)
 
 
 def vision(config, model, **options):
@@ -161,8 +165,9 @@ ARCHITECTURES = {
     "detr": own(models.Detr),
     "graph_network": own(models.GraphNetwork),
     "lstm": own(models.Lstm),
-    "mamba": text("MambaConfig", "MambaForCausalLM", vocab_size=128, hidden_size=32, state_size=4,
-                  num_hidden_layers=2, time_step_rank=4),
+    # Its scan has calls of its own for each token.
+    "mamba": text("MambaConfig", "MambaForCausalLM", short_ids, vocab_size=128, hidden_size=32,
+                  state_size=4, num_hidden_layers=2, time_step_rank=4),
 }
 
 
