@@ -102,7 +102,7 @@ double flops_of(const Program& program, const Instr& instr) {
   if (record == nullptr || (!record->flops && !record->infer)) return 0;
   const operators::CallView call(
       functional, args, [&](int id) -> const TensorType& { return program.slot(id).type; });
-  return factor * operators::flops(call);
+  return factor * operators::executed_flops(call);
 }
 
 }  // namespace

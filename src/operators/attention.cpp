@@ -169,6 +169,14 @@ double attention_backward_flops(const CallView& call) {
   return 2.5 * attention_flops(call);
 }
 
+// Kernels leave out the tiles above the diagonal, of a text attending to itself almost half of all.
+double below_diagonal(const CallView& call) {
+  const Attention a = attention_of(call);
+  const auto queries = static_cast<double>(a.q->shape[a.q->shape.size() - 2]);
+  const auto keys = static_cast<double>(a.k->shape[a.k->shape.size() - 2]);
+  return a.causal && queries == keys && keys > 0 ? (keys + 1) / (2 * keys) : 1;
+}
+
 // --- derivatives
 // -----------------------------------------------------------------------------------
 
@@ -358,20 +366,26 @@ void add_attention(Records& records) {
                                                        .assisted = cuts_text,
                                                        .part = ring_part});
   records.add({"aten::_scaled_dot_product_flash_attention_for_cpu", "nnscaler::attention"},
-              {.infer = flash_attention, .annotations = flash_text, .flops = attention_flops});
+              {.infer = flash_attention,
+               .annotations = flash_text,
+               .flops = attention_flops,
+               .executed = below_diagonal});
   records.add({"aten::_scaled_dot_product_flash_attention_for_cpu_backward",
                "nnscaler::attention_backward"},
               {.infer = attention_backward,
                .annotations = flash_backward_text,
-               .flops = attention_backward_flops});
+               .flops = attention_backward_flops,
+               .executed = below_diagonal});
   records.add({"nnscaler::dropped_attention"}, {.infer = flash_attention,
                                                 .annotations = flash_text,
                                                 .flops = attention_flops,
+                                                .executed = below_diagonal,
                                                 .random = true,
                                                 .counted = true,
                                                 .sliced = true});
   records.add({"nnscaler::dropped_attention_backward"}, {.infer = attention_backward,
                                                          .flops = attention_backward_flops,
+                                                         .executed = below_diagonal,
                                                          .random = true,
                                                          .counted = true,
                                                          .sliced = true});

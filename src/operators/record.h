@@ -127,6 +127,8 @@ struct Record {
   // CallView::operands(), output shapes those of infer.
   std::variant<std::monostate, Texts, std::function<Texts(const CallView&)>> annotations = {};
   std::function<double(const CallView&)> flops = {};  // empty: one per output element
+  // Share of them that its kernels execute; empty: all.
+  std::function<double(const CallView&)> executed = {};
   // Argument of integers that spells the shape of output 0: rewritten when that output is split.
   std::string size_arg = {};
   // Arguments whose tensors the call writes, also where the schema does not say so (batch_norm).
@@ -203,6 +205,8 @@ Types infer(const CallView& call);
 // Annotation alternatives of this call; empty when it cannot be split.
 Texts annotations(const CallView& call);
 double flops(const CallView& call);
+// Those that kernels execute: of causal attention without what lies above the diagonal.
+double executed_flops(const CallView& call);
 // Bytes read and written: operands and outputs once each.
 int64_t bytes(const CallView& call);
 // A number among the arguments; nothing where it is a tensor, absent or something else.

@@ -181,6 +181,11 @@ double flops(const CallView& call) {
   return is_view(record.view) ? 0 : elements;
 }
 
+double executed_flops(const CallView& call) {
+  const Record& record = record_of(call);
+  return flops(call) * (record.executed ? record.executed(call) : 1);
+}
+
 int64_t bytes(const CallView& call) {
   int64_t total = 0;
   for (const TensorType* in : call.operands()) total += bytes_of(*in);

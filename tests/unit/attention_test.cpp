@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "call.h"
 #include "lower/lower.h"
 #include "support/graph_text.h"
 
@@ -71,4 +72,18 @@ TEST_CASE("attention on a CPU has kernels for all dtypes, masks and dropout") {
   }
   CHECK(made_of({.dtype = "float32", .dropout = 0.5}, "cpu") == "drops");
   CHECK(made_of({.dtype = "float64", .dropout = 0.5}, "cpu") == "parts");
+}
+
+TEST_CASE("kernels of causal attention execute what lies up to the diagonal") {
+  const auto share = [](const char* op, int64_t keys, bool causal) {
+    tests::Call call(op);
+    call.tensor("query", {2, 4, 6, 8}).tensor("key", {2, 4, keys, 8});
+    call.tensor("value", {2, 4, keys, 8}).arg("is_causal", causal);
+    return operators::executed_flops(call.view()) / operators::flops(call.view());
+  };
+  CHECK(share("nnscaler::attention", 6, true) == Approx(21.0 / 36));  // pairs of query and key
+  CHECK(share("nnscaler::attention_backward", 6, true) == Approx(21.0 / 36));
+  CHECK(share("nnscaler::attention", 6, false) == 1);
+  CHECK(share("nnscaler::attention", 9, true) == 1);
+  CHECK(share("aten::scaled_dot_product_attention", 6, true) == 1);  // not a kernel's
 }
