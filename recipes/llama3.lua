@@ -4,7 +4,7 @@
 ---
 ---   nnscaler run recipes/llama3.lua                                        seconds
 ---   nnscaler run recipes/llama3.lua preset=mini                            minutes
----   nnscaler run recipes/llama3.lua from=Llama-3.2-1B data=tokens block=2048
+---   nnscaler run recipes/llama3.lua from=Llama-3.2-1B data=tokens sequence_length=2048
 ---   nnscaler compile recipes/llama3.lua preset=8b pas_policy=tp compute_config.runtime_ngpus=4
 local nnscaler = require 'nnscaler'
 local Llama = require 'nnscaler.models.llama'
@@ -38,11 +38,14 @@ local p = nnscaler.params {
     .. 'folder of tokens' },
   from = { '', 'model folder of Hugging Face to go on from, in place of the preset' },
   layers = { sizes.layers, 'number of blocks', min = 1 },
-  block = { sizes.block, 'context length in tokens', min = 1 },
-  loss_chunk = { 0, 'tokens whose logits exist at a time in the loss, 0: all', min = 0 },
+  sequence_length = { sizes.block, 'context length in tokens', min = 1 },
 }
-sizes.layers, sizes.block = p.layers, p.block
-if p.loss_chunk > 0 then sizes.loss_chunk = p.loss_chunk end
+sizes.layers, sizes.block = p.layers, p.sequence_length
+sizes.loss_chunk = nnscaler.params {
+  loss_chunk = { sizes.block >= 32768 and 1024 or 0, 'tokens whose logits exist at a time in the '
+    .. 'loss, 0: all; 1024 for long texts', min = 0 },
+}.loss_chunk
+if sizes.loss_chunk == 0 then sizes.loss_chunk = nil end
 
 local data
 if prepared.is_folder(p.data) then

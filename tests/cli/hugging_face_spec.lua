@@ -94,7 +94,8 @@ print("transformers 0")
   end)
 
   it('goes on from the folder in the recipe of Llama', function()
-    local recipe = ('run %s/recipes/llama3.lua data=tokens block=16 max_train_steps=2 threads=1 '
+    local recipe = ('run %s/recipes/llama3.lua data=tokens sequence_length=16 '
+      .. 'max_train_steps=2 threads=1 '
       .. 'max_val_steps=1 checkpoint.no_save=true enable_progress_bar=false '):format(here)
     assert.matches('Parameters: 8,688', run(recipe .. 'from=exported'))
     assert.matches('the data have a vocabulary of 420, the model one of 41',
@@ -102,7 +103,8 @@ print("transformers 0")
   end)
 
   it('trains the preset mini on such tokens, and plans 8b for them', function()
-    local said = run(('run %s/recipes/llama3.lua preset=mini data=tokens block=16 -n 2 threads=1 '
+    local said = run(('run %s/recipes/llama3.lua preset=mini data=tokens '
+      .. 'sequence_length=16 -n 2 threads=1 '
       .. 'pas_policy=megatron compute_config.plan_ngpus=2 max_train_steps=2 max_val_steps=1 '
       .. 'checkpoint.no_save=true enable_progress_bar=false'):format(here))
     assert.matches('Parameters: 1,584,384', said)

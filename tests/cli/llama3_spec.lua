@@ -22,7 +22,8 @@ local function small(command)
 end
 
 local function losses(settings)
-  run(('run %s/recipes/llama3.lua from=llama_mini data=tokens block=16 precision=fp64 threads=1 '
+  run(('run %s/recipes/llama3.lua from=llama_mini data=tokens sequence_length=16 '
+    .. 'precision=fp64 threads=1 '
     .. 'max_train_steps=3 max_val_steps=1 global_batch_size=16 checkpoint.no_save=true '
     .. 'enable_progress_bar=false metrics=m.jsonl %s'):format(here, settings))
   local list = {}

@@ -38,7 +38,7 @@ describe('nnscaler verify', function()
   end)
 
   it('finds LLaMA equal on four ranks', function()
-    local said, code = verify('recipes/llama3.lua layers=1 block=8 pas_policy=tp '
+    local said, code = verify('recipes/llama3.lua layers=1 sequence_length=8 pas_policy=tp '
       .. 'compute_config.plan_ngpus=2 compute_config.runtime_ngpus=4 --steps 1')
     assert.equal(0, code, said)
     assert.matches('4 rank%(s%), 2 device%(s%) a plan, 2 scale unit%(s%); 1 step%(s%)', said)
@@ -46,7 +46,7 @@ describe('nnscaler verify', function()
 
   for _, model in ipairs {
     'mixtral.lua layers=1 block=8 width=16 experts=4', 'deepseek.lua',
-    'llama3.lua layers=1 block=16 loss_chunk=8 pas_config.context_parallel=2',
+    'llama3.lua layers=1 sequence_length=16 loss_chunk=8 pas_config.context_parallel=2',
   } do
     it('finds megatron equal on ' .. model:match '^%a+', function()
       local said, code = verify(('recipes/%s pas_policy=megatron compute_config.plan_ngpus=2 '
