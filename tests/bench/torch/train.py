@@ -11,6 +11,7 @@ import importlib
 import json
 import resource
 import statistics
+import sys
 import time
 
 import torch
@@ -106,9 +107,11 @@ def main():
         cpus.append(cpu_seconds() - cpu)
     if a.rank in (0, a.world - 1):
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        print(json.dumps({"mode": a.mode, "rank": a.rank, "first_step_s": walls[0], "peak_rss_mib": peak / 1024,
-                          "median_s": statistics.median(walls[a.warm_up:]),
-                          "cpu_s": statistics.median(cpus[a.warm_up:])}), flush=True)
+        # One write: ranks share the pipe, and torchrun takes their buffers away.
+        sys.stdout.write(json.dumps({
+            "mode": a.mode, "rank": a.rank, "first_step_s": walls[0], "peak_rss_mib": peak / 1024,
+            "median_s": statistics.median(walls[a.warm_up:]),
+            "cpu_s": statistics.median(cpus[a.warm_up:])}) + "\n")
     if a.world > 1:
         dist.barrier()
         dist.destroy_process_group()
