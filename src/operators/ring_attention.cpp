@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "operators/family.h"
+#include "operators/flash.h"
 #include "operators/split.h"
 
 namespace nns::operators {
@@ -169,8 +170,13 @@ void backward(Backward& b) {
 // What the fused kernel takes.
 bool fused(const Part& p) {
   const Shape q = p.shape("query"), k = p.shape("key"), v = p.shape("value");
-  return p.e.device() == "cpu" && q.size() == 4 && k == v && q[0] == k[0] && q[3] == k[3] &&
-         k[1] > 0 && q[1] % k[1] == 0;
+  if (q.size() != 4 || k != v || q[0] != k[0] || q[3] != k[3] || k[1] == 0 || q[1] % k[1] != 0)
+    return false;
+  const DType d = p.type("query").dtype;
+  // Of pieces each sees all of another, or as much of its own.
+  return p.e.device() == "cpu" ||
+         (p.e.device() == "cuda" && (d == DType::bf16 || d == DType::f16) &&
+          flash_serves(q[2], q[2], q[3], true));
 }
 
 // Attention to all keys, gathered, of the queries here.

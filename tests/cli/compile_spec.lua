@@ -53,6 +53,21 @@ local function parts_of(text)
   return parts
 end
 
+it('a text goes round a ring of GPUs by flash attention in 16 bits', function()
+  for precision, fused in require('nnscaler.sorted').sorted_pairs { bf16 = true, fp32 = false } do
+    local said, code = shell.nnscaler(('compile recipes/llama3.lua preset=tiny device=cuda '
+      .. 'precision=%s compute_config.runtime_ngpus=2 compute_config.plan_ngpus=2 '
+      .. 'pas_policy=megatron pas_config.context_parallel=2 gen_savedir=%s/%s'):format(precision,
+      folder, precision))
+    assert.equal(0, code, said)
+    local text = base.file_read(('%s/%s/Llama/gencode0.lua'):format(folder, precision))
+    for _, call in ipairs { 'comm.rotate', 'nnscaler.attention', 'nnscaler.attention_backward' } do
+      assert.equal(fused, text:find(call .. '(', 1, true) ~= nil, precision .. ' ' .. call)
+    end
+    assert.equal(not fused, text:find('comm.all_gather(', 1, true) ~= nil, precision)
+  end
+end)
+
 describe('docs/generated-code.md', function()
   it('this page shows what the program writes today', function()
     local page = 'docs/generated-code.md'
