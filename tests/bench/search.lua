@@ -1,8 +1,8 @@
---- Processor seconds of autodist's search alone, on described H100s: a LLaMA is traced, and a plan is
---- searched for it. Prints a row of docs/planner.md.
+--- Processor seconds of autodist's search alone, on described H100s: a LLaMA is traced, and a plan
+--- is searched for it. Prints a row of docs/planner.md.
 ---
 --- Run: nnscaler tests/bench/search.lua MODEL LAYERS PLAN_NGPUS WORLD PIPELINE [GiB]
----   MODEL llama3-8b, llama3-70b, llama3-405b; LAYERS 0: all of them; PIPELINE 0: any number of ranks
+---   MODEL llama3-8b, llama3-70b, llama3-405b; LAYERS 0: all; PIPELINE 0: any number of ranks
 local T = require 'nnscaler.tensor'
 local Llama = require 'nnscaler.models.llama'
 local autodist = require 'nnscaler.policies.autodist'

@@ -275,6 +275,40 @@ TEST_CASE("a plan that holds little is found, else no proof is claimed", "[solve
   }
 }
 
+TEST_CASE("an estimate holds no more than the simulator finds", "[solve]") {
+  int near = 0, all = 0;
+  for (const auto& graph : {test::transformer(4), test::alike(6), test::perceptrons(4)})
+    for (const int ranks : {1, 2})
+      for (const int zero : {plan::Zero::none, plan::Zero::weights})
+        for (const char* schedule : {"1f1b", "zb_h1"}) {
+          auto problem = problem_of(graph, 2 * ranks, 2);
+          problem.pipeline = ranks;
+          const Space space(problem);
+          const auto found = search(space, {.zero = zero});
+          const auto traced = trace(space, found->candidates, zero);
+          const Table table(space, found->candidates, *traced);
+          const auto order = lower::make_schedule(schedule, ranks, problem.settings.micro_batches);
+          Arrangement arrangement{found->candidates, {}, schedule, 1, zero};
+          if (ranks == 1 && order.split_backward) continue;
+          if (ranks > 1) arrangement.begins = *divide(table, order, table.places({}), std::nullopt);
+          for (const double part : {0.0, 0.5, 1.0}) {
+            arrangement.recompute = part;
+            lower::Options options;
+            options.set_bytes = problem.settings.bucket_bytes;
+            const int64_t bytes = lower::Fold(graph)
+                                      .simulate(plan_of(space, arrangement, "test"), options,
+                                                problem.on, problem.settings)
+                                      .total;
+            const int64_t estimated = estimate(table, arrangement, order).bytes;
+            INFO(describe(space, arrangement) << " of " << graph->name);
+            CHECK(estimated <= bytes);
+            near += 10 * estimated >= 8 * bytes;
+            ++all;
+          }
+        }
+  CHECK(2 * near > all);
+}
+
 TEST_CASE("the smallest models have plans", "[solve]") {
   graph::Graph one;  // an operator, no weight
   one.name = "One";
