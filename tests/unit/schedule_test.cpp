@@ -77,6 +77,21 @@ std::vector<int> most_held(const Schedule& s, int stage = -1) {
   return out;
 }
 
+// Most micro-batches whose memory a rank holds until the gradients of weights are made.
+std::vector<int> most_kept(const Schedule& s) {
+  std::vector<int> out;
+  for (const auto& order : s.orders) {
+    int kept = 0, most = 0;
+    for (const Action& a : order) {
+      kept += a.kind == 'F' ? 1 : a.kind == 'W' ? -1 : 0;
+      most = std::max(most, kept);
+    }
+    CHECK(kept == 0);
+    out.push_back(most);
+  }
+  return out;
+}
+
 // Forwards of a rank before its first backward.
 std::vector<int> first_forwards(const Schedule& s) {
   std::vector<int> out;
@@ -113,6 +128,10 @@ TEST_CASE("ranks hold as many micro-batches as the papers say") {
       // model where a rank has two stages (Qi 2023, Qi 2024).
       expect(most_held(make_schedule("zb_h1", p, m)), [&](int r) { return std::min(p - r, m); });
       for (int held : most_held(make_schedule("zbv", p, m))) CHECK(held <= std::min(2 * p, 2 * m));
+      // What gradients of weights are made of counts too, and does not grow with m.
+      for (int kept : most_kept(make_schedule("zb_h1", p, m))) CHECK(kept <= std::min(2 * p, m));
+      for (int kept : most_kept(make_schedule("zbv", p, m)))
+        CHECK(kept <= std::min(7 * p / 2, 2 * m));
       if (p % 2 != 0 || m % 2 != 0) continue;
       const Schedule s = make_schedule("chimera", p, m);
       for (int stage = 0; stage < p; ++stage)

@@ -51,12 +51,12 @@ class Greedy {
 
  private:
   static constexpr int kNever = std::numeric_limits<int>::max();
-  // Parts of a stage that a rank has: of each kind the next micro-batch, and how many wait between
-  // forward and backward.
+  // Parts of a stage that a rank has: of each kind the next micro-batch, how many wait between
+  // forward and backward, and how many hold memory: until their gradients of weights are made.
   struct Lane {
     int stage = 0;
     std::array<int, 3> next = {};
-    int holding = 0;
+    int holding = 0, kept = 0;
   };
 
   static size_t at(int i) { return static_cast<size_t>(i); }
@@ -77,8 +77,9 @@ class Greedy {
     const auto lane = std::find_if(lanes.begin(), lanes.end(),
                                    [&](const Lane& of) { return of.stage == a.stage; });
     lane->next[number_of(a.kind)] = from(rank, a.stage, a.micro + 1);
-    if (a.kind == 'F') ++lane->holding;
+    if (a.kind == 'F') ++lane->holding, ++lane->kept;
     if (a.kind == 'B') --lane->holding;
+    if (a.kind == (s_.split_backward ? 'W' : 'B')) --lane->kept;
   }
 
   bool choose(int r, int t, Action& out) {
@@ -91,13 +92,17 @@ class Greedy {
       best = key;
       out = a;
     };
-    int total = 0;
-    for (const Lane& lane : of_rank_[at(r)]) total += lane.holding;
+    int total = 0, kept = 0;
+    for (const Lane& lane : of_rank_[at(r)]) {
+      total += lane.holding;
+      kept += lane.kept;
+    }
     for (const Lane& lane : of_rank_[at(r)]) {
       const int stage = lane.stage;
       const auto [forward, backward, weight] = lane.next;  // in order of micro-batch
       if (forward < s_.micros && lane.holding < rules_.in_flight(r, stage) &&
-          total < rules_.total_in_flight && (stage == 0 || done('F', stage - 1, forward, t)))
+          total < rules_.total_in_flight && (!rules_.kept || kept < rules_.kept(r)) &&
+          (stage == 0 || done('F', stage - 1, forward, t)))
         offer({'F', stage, forward}, 1);
       if (!s_.training) continue;
       if (backward < s_.micros && done('F', stage, backward, t) &&

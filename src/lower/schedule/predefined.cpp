@@ -116,8 +116,9 @@ Schedule zb_h1(int p, int m, int) {
   s.split_backward = true;
   place_round(s);
   GreedyRules rules;
-  // As many micro-batches in flight as under 1F1B: the same memory.
+  // As many micro-batches in flight as under 1F1B; gradients of weights wait for at most p more.
   rules.in_flight = [p](int, int stage) { return p - stage; };
+  rules.kept = [p](int) { return 2 * p; };
   order_greedily(s, rules);
   return s;
 }
@@ -130,6 +131,8 @@ Schedule zbv(int p, int m, int) {
   GreedyRules rules;
   rules.in_flight = [p](int, int stage) { return stage < p ? 2 * p - stage : p; };
   rules.total_in_flight = 2 * p;
+  // Gradients of weights fill gaps; no more of them wait than gaps take.
+  rules.kept = [p](int) { return 7 * p / 2; };
   order_greedily(s, rules);
   return s;
 }
