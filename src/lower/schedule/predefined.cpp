@@ -131,8 +131,8 @@ Schedule zbv(int p, int m, int) {
   GreedyRules rules;
   rules.in_flight = [p](int, int stage) { return stage < p ? 2 * p - stage : p; };
   rules.total_in_flight = 2 * p;
-  // Gradients of weights fill gaps; no more of them wait than gaps take.
-  rules.kept = [p](int) { return 7 * p / 2; };
+  // As zb_h1, in halves.
+  rules.kept = [p](int) { return 4 * p; };
   order_greedily(s, rules);
   return s;
 }
