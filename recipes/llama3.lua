@@ -34,16 +34,14 @@ for _, key in ipairs { 'vocab', 'layers', 'heads', 'kv_heads', 'width', 'hidden'
 end
 
 local p = nnscaler.params {
-  data = { nnscaler.data.shakespeare, 'text file that the presets tiny, small and mini learn, or a '
-    .. 'folder of tokens' },
+  data = { nnscaler.data.shakespeare, 'text that tiny, small and mini learn, or a token folder' },
   from = { '', 'model folder of Hugging Face to go on from, in place of the preset' },
   layers = { sizes.layers, 'number of blocks', min = 1 },
   sequence_length = { sizes.block, 'context length in tokens', min = 1 },
 }
 sizes.layers, sizes.block = p.layers, p.sequence_length
 sizes.loss_chunk = nnscaler.params {
-  loss_chunk = { sizes.block >= 32768 and 1024 or 0, 'tokens whose logits exist at a time in the '
-    .. 'loss, 0: all; 1024 for long texts', min = 0 },
+  loss_chunk = { sizes.block < 32768 and 0 or 1024, 'tokens with logits at once, 0: all', min = 0 },
 }.loss_chunk
 if sizes.loss_chunk == 0 then sizes.loss_chunk = nil end
 
