@@ -278,9 +278,7 @@ void composed_attention(Forward& f) {
 }
 
 bool flash_of_gpu_serves(const Forward& f) {
-  const DType d = f.type("query").dtype;
-  if (f.e.device() != "cuda" || (d != DType::bf16 && d != DType::f16) || !has_plain_shapes(f))
-    return false;
+  if (!flash_takes(f.e.device(), f.type("query").dtype) || !has_plain_shapes(f)) return false;
   const Shape q = f.shape("query");
   return f.real("dropout_p") == 0 &&
          flash_serves(q[2], f.shape("key")[2], q[3], f.boolean("is_causal"));

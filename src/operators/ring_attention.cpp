@@ -172,11 +172,9 @@ bool fused(const Part& p) {
   const Shape q = p.shape("query"), k = p.shape("key"), v = p.shape("value");
   if (q.size() != 4 || k != v || q[0] != k[0] || q[3] != k[3] || k[1] == 0 || q[1] % k[1] != 0)
     return false;
-  const DType d = p.type("query").dtype;
   // Of pieces each sees all of another, or as much of its own.
   return p.e.device() == "cpu" ||
-         (p.e.device() == "cuda" && (d == DType::bf16 || d == DType::f16) &&
-          flash_serves(q[2], q[2], q[3], true));
+         (flash_takes(p.e.device(), p.type("query").dtype) && flash_serves(q[2], q[2], q[3], true));
 }
 
 // Attention to all keys, gathered, of the queries here.

@@ -3,6 +3,7 @@
 local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
 local door = require 'nnscaler._C.tensor'
+local each_isa = require 'tests.lua.support.each_isa'
 local ours = require('nnscaler.ops').nnscaler
 
 local g = T.generator(5)
@@ -19,23 +20,12 @@ local function near(truth, x, inner)
   assert.is_true(most <= 2 ^ -22 * (inner + 8), most)
 end
 
-local function each_isa(name, test)
-  for _, isa in ipairs(door.build_info().isas) do
-    it(name .. ', ' .. isa, function()
-      door.choose_isa(isa)
-      local ok, message = pcall(test)
-      door.choose_isa ''
-      if not ok then error(message, 0) end
-    end)
-  end
-end
-
 -- Rows, inner size, columns: whole tiles and what is left of them, several blocks, none.
 local sizes = { { 1, 1, 1 }, { 3, 5, 7 }, { 14, 16, 32 }, { 15, 17, 33 }, { 13, 384, 31 },
   { 29, 385, 65 }, { 230, 40, 64 }, { 300, 800, 10 }, { 0, 4, 3 }, { 4, 0, 3 }, { 4, 3, 0 } }
 
 describe('products in tiles', function()
-  each_isa('equal ATen in float64', function()
+  each_isa(it, 'equal ATen in float64', function()
     for _, size in ipairs(sizes) do
       local rows, inner, columns = unpack(size)
       local x, w, b = randn(rows, inner), randn(columns, inner), randn(columns)
@@ -51,7 +41,7 @@ describe('products in tiles', function()
     end
   end)
 
-  each_isa('give an element the same bits in whatever rows it stands', function()
+  each_isa(it, 'give an element the same bits in whatever rows it stands', function()
     local x, w = randn(131, 500), randn(70, 500)
     local whole = ours.tiled_linear(x, w)
     for _, part in ipairs { { 0, 64 }, { 64, 67 }, { 5, 1 }, { 100, 31 } } do
@@ -65,7 +55,7 @@ describe('products in tiles', function()
     assert.is_true(aten.equal(whole, two))
   end)
 
-  each_isa('pass on what is not finite, and large and tiny numbers', function()
+  each_isa(it, 'pass on what is not finite, and large and tiny numbers', function()
     local huge, inf, nan = 1e20, 1 / 0, 0 / 0
     local x = T.tensor({ { huge, -huge }, { inf, 1 }, { nan, 0 }, { 1e-30, 1e-30 } },
       { dtype = 'float32' })
