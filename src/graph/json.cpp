@@ -69,8 +69,13 @@ Json write_nest(const Nest& nest) {
 }
 
 std::string to_hex(const std::string& bytes) {
+  constexpr std::string_view digits = "0123456789abcdef";
   std::string out;
-  for (const char c : bytes) out += fmt::format("{:02x}", static_cast<unsigned char>(c));
+  out.reserve(2 * bytes.size());
+  for (const char c : bytes) {
+    out += digits[static_cast<unsigned char>(c) >> 4];
+    out += digits[static_cast<unsigned char>(c) & 15];
+  }
   return out;
 }
 
@@ -106,17 +111,17 @@ Json write_node(const Node& n) {
 
 // --- reading -------------------------------------------------------------------------------------
 
-Value read_value(const Json& j, const std::string& path) {
+Value read_value(const Item& j, const Path& path) {
   Fields f(j, path);
   Value v;
   v.id = f.take("id", read_id);
-  v.type.shape = f.take(
-      "shape", [](const Json& s, const std::string& p) { return read_list(s, p, read_int); });
+  v.type.shape =
+      f.take("shape", [](const Item& s, const Path& p) { return read_list(s, p, read_int); });
   v.type.dtype = f.take("dtype", read_dtype);
-  v.role = f.take("role", [](const Json& r, const std::string& p) {
+  v.role = f.take("role", [](const Item& r, const Path& p) {
     for (const Role role :
          {Role::input, Role::parameter, Role::buffer, Role::activation, Role::constant})
-      if (r == name_of(role)) return role;
+      if (r.equals(name_of(role))) return role;
     refuse(p, r, "input, parameter, buffer, activation or constant");
   });
   v.requires_grad = f.take("requires_grad", read_bool);
@@ -127,17 +132,17 @@ Value read_value(const Json& j, const std::string& path) {
   return v;
 }
 
-std::vector<int> read_ids(const Json& j, const std::string& path) {
+std::vector<int> read_ids(const Item& j, const Path& path) {
   return read_list(j, path, read_id);
 }
 
-Node read_node(const Json& j, const std::string& path) {
+Node read_node(const Item& j, const Path& path) {
   Fields f(j, path);
   Node n;
   n.id = f.take("id", read_id);
   n.op = f.take("op", read_string);
-  n.args = f.take(
-      "args", [](const Json& a, const std::string& p) { return read_list(a, p, read_named_arg); });
+  n.args =
+      f.take("args", [](const Item& a, const Path& p) { return read_list(a, p, read_named_arg); });
   n.outputs = f.take("outputs", read_ids);
   n.module = f.take("module", read_string);
   n.ordinal = f.take("ordinal", read_id);
@@ -180,10 +185,10 @@ std::string to_json(const Graph& g) {
 }
 
 Graph from_json(std::string_view text) {
-  const Json j = parse_json(text, "graph");
-  Fields f(j, "graph");
+  const JsonText parsed = parse_json(text, "graph");
+  Fields f(parsed.root(), "graph");
   const auto format = f.take("format", read_string);
-  if (format != kFormat) refuse("graph.format", format, kFormat);
+  if (format != kFormat) refuse("graph.format", fmt::format("\"{}\"", format), kFormat);
   const auto version = f.take("version", read_int);
   if (version > kVersion)
     fail(ErrorKind::state, "[graph.from_json] version {} is newer than this program's {}", version,

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "base/error.h"
 
@@ -11,72 +12,86 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
-ValueRef read_ref(const Json& j, const std::string& path) {
+ValueRef read_ref(const Item& j, const Path& path) {
   return {read_id(j, path)};
 }
 
 // The one entry of {"kind": content}.
-std::pair<std::string, Json> tagged(const Json& j, const std::string& path) {
+std::pair<std::string, Item> tagged(const Item& j, const Path& path) {
   if (!j.is_object() || j.size() != 1) refuse(path, j, "an object with one field");
-  return {j.begin().key(), j.begin().value()};
+  return {j.first().key(), j.first()};
 }
 
 }  // namespace
 
-void refuse(const std::string& path, const Json& got, std::string_view expected) {
-  std::string text = got.dump(-1, ' ', false, Json::error_handler_t::replace);
-  if (text.size() > 60) text = text.substr(0, 57) + "…";
-  fail(ErrorKind::state, "[{}.from_json] {}: {}; expected {}",
-       path.substr(0, path.find_first_of(".[")), path, text, expected);
+std::string Path::text() const {
+  if (of_ == nullptr) return std::string(name_);
+  if (name_.empty()) return fmt::format("{}[{}]", of_->text(), index_);
+  return fmt::format("{}.{}", of_->text(), name_);
 }
 
-int64_t read_int(const Json& j, const std::string& path) {
-  const bool fits =
-      j.is_number_integer() && !(j.is_number_unsigned() && j.get<uint64_t>() > uint64_t{INT64_MAX});
-  if (!fits) refuse(path, j, "an integer");
-  return j.get<int64_t>();
+void refuse(const Path& path, std::string_view got, std::string_view expected) {
+  const std::string where = path.text();
+  std::string text(got);
+  if (text.size() > 60) text = text.substr(0, 57) + "…";
+  fail(ErrorKind::state, "[{}.from_json] {}: {}; expected {}",
+       where.substr(0, where.find_first_of(".[")), where, text, expected);
 }
-int read_id(const Json& j, const std::string& path) {
+void refuse(const Path& path, const Item& got, std::string_view expected) {
+  refuse(path, got.shown(), expected);
+}
+
+int64_t read_int(const Item& j, const Path& path) {
+  const auto number = j.integer();
+  if (!number) refuse(path, j, "an integer");
+  return *number;
+}
+int read_id(const Item& j, const Path& path) {
   const int64_t x = read_int(j, path);
   if (x < -1 || x > std::numeric_limits<int>::max()) refuse(path, j, "an id");
   return static_cast<int>(x);
 }
-bool read_bool(const Json& j, const std::string& path) {
+bool read_bool(const Item& j, const Path& path) {
   if (!j.is_boolean()) refuse(path, j, "true or false");
-  return j.get<bool>();
+  return j.is_true();
 }
-std::string read_string(const Json& j, const std::string& path) {
+std::string read_string(const Item& j, const Path& path) {
   if (!j.is_string()) refuse(path, j, "a string");
-  return j.get<std::string>();
+  return j.string();
 }
-double read_real(const Json& j, const std::string& path) {
-  if (j == "nan") return std::numeric_limits<double>::quiet_NaN();
-  if (j == "inf") return std::numeric_limits<double>::infinity();
-  if (j == "-inf") return -std::numeric_limits<double>::infinity();
-  if (!j.is_number()) refuse(path, j, "a number");
-  return j.get<double>();
+double read_real(const Item& j, const Path& path) {
+  if (j.equals("nan")) return std::numeric_limits<double>::quiet_NaN();
+  if (j.equals("inf")) return std::numeric_limits<double>::infinity();
+  if (j.equals("-inf")) return -std::numeric_limits<double>::infinity();
+  const auto number = j.real();
+  if (!number) refuse(path, j, "a number");
+  return *number;
 }
-DType read_dtype(const Json& j, const std::string& path) {
+DType read_dtype(const Item& j, const Path& path) {
   const auto dtype = dtype_from_name(read_string(j, path));
   if (!dtype) refuse(path, j, "the name of a dtype");
   return *dtype;
 }
-std::string read_hex(const Json& j, const std::string& path) {
-  constexpr std::string_view digits = "0123456789abcdef";
+std::string read_hex(const Item& j, const Path& path) {
   const std::string text = read_string(j, path);
-  if (text.size() % 2 != 0 || text.find_first_not_of(digits) != std::string::npos)
+  const auto digit = [&](char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
     refuse(path, j, "pairs of hexadecimal digits");
+  };
+  if (text.size() % 2 != 0) refuse(path, j, "pairs of hexadecimal digits");
   std::string bytes;
+  bytes.reserve(text.size() / 2);
   for (size_t i = 0; i < text.size(); i += 2)
-    bytes += static_cast<char>(digits.find(text[i]) * 16 + digits.find(text[i + 1]));
+    bytes += static_cast<char>(digit(text[i]) * 16 + digit(text[i + 1]));
   return bytes;
 }
 
-Arg read_arg(const Json& j, const std::string& path) {
+Arg read_arg(const Item& j, const Path& path) {
   if (j.is_null()) return std::monostate{};
-  if (j.is_boolean()) return j.get<bool>();
-  if (j.is_string()) return j.get<std::string>();
-  if (j.is_number_integer()) return read_int(j, path);
+  if (j.is_boolean()) return j.is_true();
+  if (j.is_string()) return j.string();
+  if (const auto number = j.integer()) return *number;
   const auto [kind, content] = tagged(j, path);
   if (kind == "value") return read_ref(content, path);
   if (kind == "values") return read_list(content, path, read_ref);
@@ -89,33 +104,30 @@ Arg read_arg(const Json& j, const std::string& path) {
   refuse(path, j, "a kind of argument");
 }
 
-Nest read_nest(const Json& j, const std::string& path) {
+Nest read_nest(const Item& j, const Path& path) {
   if (j.is_null()) return {std::monostate{}};
-  if (j.is_boolean()) return {j.get<bool>()};
-  if (j.is_string()) return {j.get<std::string>()};
+  if (j.is_boolean()) return {j.is_true()};
+  if (j.is_string()) return {j.string()};
   const auto [kind, content] = tagged(j, path);
   if (kind == "value") return {read_ref(content, path)};
   if (kind == "real") return {read_real(content, path)};
   if (kind != "table") refuse(path, j, "a value, a real or a table");
-  return {read_list(content, path, [](const Json& entry, const std::string& place) {
-    if (!entry.is_array() || entry.size() != 2) refuse(place, entry, "a pair");
-    return std::pair{read_string(entry[0], place), read_nest(entry[1], place)};
+  return {read_list(content, path, [](const Item& entry, const Path& place) {
+    if (!entry.is_list() || entry.size() != 2) refuse(place, entry, "a pair");
+    return std::pair{read_string(entry.at(0), place), read_nest(entry.at(1), place)};
   })};
 }
 
-NamedArg read_named_arg(const Json& j, const std::string& path) {
-  if (!j.is_array() || j.size() != 2) refuse(path, j, "a pair of name and value");
-  return {read_string(j[0], path), read_arg(j[1], path)};
+NamedArg read_named_arg(const Item& j, const Path& path) {
+  if (!j.is_list() || j.size() != 2) refuse(path, j, "a pair of name and value");
+  return {read_string(j.at(0), path), read_arg(j.at(1), path)};
 }
 
-Json parse_json(std::string_view text, std::string_view kind) {
-  const auto limit = [kind](int depth, Json::parse_event_t, Json&) {
-    if (depth > kMaxDepth)
-      fail(ErrorKind::state, "[{}.from_json] nested deeper than {} levels", kind, kMaxDepth);
-    return true;
-  };
+JsonText parse_json(std::string_view text, std::string_view kind) {
   try {
-    return Json::parse(text, limit);
+    return JsonText(text, kMaxDepth);
+  } catch (const std::length_error&) {
+    fail(ErrorKind::state, "[{}.from_json] nested deeper than {} levels", kind, kMaxDepth);
   } catch (const Json::exception& e) {
     fail(ErrorKind::state, "[{}.from_json] not JSON: {}", kind, e.what());
   }

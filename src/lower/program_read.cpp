@@ -10,9 +10,10 @@ namespace nns::lower {
 namespace {
 
 using graph::Fields;
-using graph::Json;
+using graph::Item;
 using graph::list_reader;
 using graph::pair_reader;
+using graph::Path;
 using graph::read_bool;
 using graph::read_id;
 using graph::read_int;
@@ -22,24 +23,24 @@ using graph::refuse;
 
 constexpr int64_t kMost = int64_t{1} << 60;  // elements of a tensor
 
-int read_count(const Json& j, const std::string& path) {
+int read_count(const Item& j, const Path& path) {
   const int n = read_id(j, path);
   if (n < 0) refuse(path, j, "0 or more");
   return n;
 }
 
-std::vector<int> read_counts(const Json& j, const std::string& path) {
+std::vector<int> read_counts(const Item& j, const Path& path) {
   return read_list(j, path, read_count);
 }
 
-uint64_t read_hash(const Json& j, const std::string& path) {
+uint64_t read_hash(const Item& j, const Path& path) {
   const std::string text = read_string(j, path);
   if (text.size() != 16 || text.find_first_not_of("0123456789abcdef") != std::string::npos)
     refuse(path, j, "16 hexadecimal digits");
   return std::stoull(text, nullptr, 16);
 }
 
-Shape read_shape(const Json& j, const std::string& path) {
+Shape read_shape(const Item& j, const Path& path) {
   Shape shape = read_list(j, path, read_int);
   int64_t elements = 1;
   for (const int64_t length : shape) {
@@ -52,9 +53,9 @@ Shape read_shape(const Json& j, const std::string& path) {
 
 template <class Kind, size_t N>
 auto kind_reader(const std::array<Kind, N>& all) {
-  return [&all](const Json& j, const std::string& path) {
+  return [&all](const Item& j, const Path& path) {
     for (const Kind kind : all)
-      if (j == name_of(kind)) return kind;
+      if (j.equals(name_of(kind))) return kind;
     refuse(path, j, "one of the kinds");
   };
 }
@@ -69,40 +70,40 @@ constexpr std::array kSteps{StepKind::scatter, StepKind::sum,    StepKind::scale
 // A field of an object, read into a member; an optional one may be left out.
 template <class T, class M, class Read>
 auto field(const char* key, M T::* member, Read read) {
-  return [=](Fields& f, const Json&, T& out) { out.*member = static_cast<M>(f.take(key, read)); };
+  return [=](Fields& f, T& out) { out.*member = static_cast<M>(f.take(key, read)); };
 }
 template <class T, class M, class Read>
 auto optional(const char* key, M T::* member, Read read) {
-  return [=](Fields& f, const Json& j, T& out) {
-    if (j.contains(key)) out.*member = static_cast<M>(f.take(key, read));
+  return [=](Fields& f, T& out) {
+    if (f.has(key)) out.*member = static_cast<M>(f.take(key, read));
   };
 }
 // The reader of an object that has these fields and no others.
 template <class T, class... F>
 auto object(F... fields) {
-  return [=](const Json& j, const std::string& path) {
+  return [=](const Item& j, const Path& path) {
     Fields f(j, path);
     T out;
-    (fields(f, j, out), ...);
+    (fields(f, out), ...);
     f.done();
     return out;
   };
 }
 
-SourceLoc read_place(const Json& j, const std::string& path) {
-  if (!j.is_array() || j.size() != 2) refuse(path, j, "a file and a line");
-  return {read_string(j[0], path), read_count(j[1], path)};
+SourceLoc read_place(const Item& j, const Path& path) {
+  if (!j.is_list() || j.size() != 2) refuse(path, j, "a file and a line");
+  return {read_string(j.at(0), path), read_count(j.at(1), path)};
 }
 
-std::vector<Range> read_box(const Json& j, const std::string& path) {
+std::vector<Range> read_box(const Item& j, const Path& path) {
   std::vector<Range> box;
   for (const auto& [start, stop] : pair_reader(read_int, read_int)(j, path))
     box.push_back({start, stop});
   return box;
 }
 
-Slot read_slot(const Json& j, const std::string& path) {
-  const auto type = [](Fields& f, const Json&, Slot& out) {
+Slot read_slot(const Item& j, const Path& path) {
+  const auto type = [](Fields& f, Slot& out) {
     out.type = {f.take("shape", read_shape), f.take("dtype", graph::read_dtype)};
   };
   Slot slot = object<Slot>(
@@ -110,28 +111,28 @@ Slot read_slot(const Json& j, const std::string& path) {
       type, optional("whole", &Slot::whole, read_shape), optional("box", &Slot::box, read_box),
       optional("gradient", &Slot::gradient, read_shape))(j, path);
   if (!slot.gradient.empty() && slot.gradient.size() != slot.type.shape.size())
-    refuse(path + ".gradient", j["gradient"], "a part of the parameter");
-  if (!j.contains("whole") && !j.contains("box")) return slot;
+    refuse(Path(path, "gradient"), *j.find("gradient"), "a part of the parameter");
+  if (!j.find("whole") && !j.find("box")) return slot;
   const Shape& shape = slot.type.shape;
   if (shape.empty() || slot.whole.size() != shape.size() || slot.box.size() != shape.size())
     refuse(path, j, "a part with as many dimensions as the whole");
   for (size_t d = 0; d < shape.size(); ++d) {
     const auto [start, stop] = slot.box[d];
     if (start < 0 || stop > slot.whole[d] || stop - start != shape[d])
-      refuse(path + ".box", j["box"], "a part of the whole");
+      refuse(Path(path, "box"), *j.find("box"), "a part of the whole");
   }
   return slot;
 }
 
-SegmentKind read_segment_kind(const Json& j, const std::string& path) {
+SegmentKind read_segment_kind(const Item& j, const Path& path) {
   for (size_t i = 0; i < std::size(kSegmentKinds); ++i)
-    if (j == kSegmentKinds[i]) return static_cast<SegmentKind>(i);
+    if (j.equals(kSegmentKinds[i])) return static_cast<SegmentKind>(i);
   refuse(path, j, "forward, backward or weight");
 }
 
-char read_letter(const Json& j, const std::string& path) {
+char read_letter(const Item& j, const Path& path) {
   for (const char letter : {'F', 'B', 'W'})
-    if (j == std::string(1, letter)) return letter;
+    if (j.equals(std::string(1, letter))) return letter;
   refuse(path, j, "F, B or W");
 }
 
@@ -197,7 +198,7 @@ const auto read_action = object<Action>(field("kind", &Action::kind, read_letter
                                         field("micro_batch", &Action::micro, read_count));
 
 // Pairs of calls, and how often each is there.
-std::map<std::string, int> read_pairs(const Json& j, const std::string& path) {
+std::map<std::string, int> read_pairs(const Item& j, const Path& path) {
   std::map<std::string, int> pairs;
   for (const auto& [pair, n] : pair_reader(read_string, read_count)(j, path)) pairs[pair] = n;
   return pairs;
@@ -340,10 +341,10 @@ class Checker {
 }  // namespace
 
 Lowered from_json(std::string_view text) {
-  const Json j = graph::parse_json(text, "program");
-  Fields f(j, "program");
+  const graph::JsonText parsed = graph::parse_json(text, "program");
+  Fields f(parsed.root(), "program");
   const std::string kind = f.take("kind", read_string);
-  if (kind != kProgramKind) refuse("program.kind", kind, kProgramKind);
+  if (kind != kProgramKind) refuse("program.kind", fmt::format("\"{}\"", kind), kProgramKind);
   if (const int format = f.take("format", read_count); format > kProgramFormat)
     fail(ErrorKind::state, "[program.from_json] format {} is newer than this program's {}", format,
          kProgramFormat);

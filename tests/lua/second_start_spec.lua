@@ -24,6 +24,12 @@ local function ranks(count, a)
   return results
 end
 
+-- What a record was made from, and its content.
+local function parts(path)
+  local head, content = base.file_read(path):match '^([^\n]*)\n(.*)$'
+  return base.json_decode(head), content
+end
+
 describe('a second start from written files', function()
   local folder
   before_each(function() folder = runs.folder() end)
@@ -134,6 +140,8 @@ describe('a second start from written files', function()
       function(t) return (t:gsub('aten::relu', 'aten::tanh')) end,
       function() return '[]' end,
       function() return '{"kind": "nnscaler.lowered"}' end,
+      function() return '[]\n[]' end,
+      function(t) return (t:gsub('^[^\n]*', '7')) end,
       function() return '' end,
     } do
       base.file_write(path, edit(good), 'test')
@@ -148,10 +156,10 @@ describe('a second start from written files', function()
   it('refuses content with a right hash that is not a program', function()
     again {}
     local path = folder .. '/Net/gencode0.json'
-    local record = base.json_decode(base.file_read(path))
-    record.content = record.content:gsub('"rank":0', '"rank":7')
-    record.hash = base.hash(record.content)
-    base.file_write(path, base.json_encode(record), 'test')
+    local record, content = parts(path)
+    content = content:gsub('"rank":0', '"rank":7')
+    record.hash = base.hash(content)
+    base.file_write(path, base.json_encode(record) .. '\n' .. content, 'test')
     local text = said(function() return again {} end)
     assert.matches('lowered anew: file edited: gencode0.json: .*rank 7 of 1', text)
   end)
@@ -160,9 +168,9 @@ describe('a second start from written files', function()
     again {}
     local path = folder .. '/Net/gencode0.json'
     for _, change in ipairs { { 'version', '9.9' }, { 'build', 'abc' } } do
-      local record = base.json_decode(base.file_read(path))
+      local record, content = parts(path)
       record[change[1]] = change[2]
-      base.file_write(path, base.json_encode(record), 'test')
+      base.file_write(path, base.json_encode(record) .. '\n' .. content, 'test')
       local text, got = said(function() return again {} end)
       assert.matches('lowered anew: version changed: ', text)
       assert.equal(1, got.lowered)

@@ -3,11 +3,13 @@
 
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
+#include <random>
 
 #include "base/build_id.h"
 #include "base/error.h"
 #include "codegen/lua.h"
 #include "graph/difference.h"
+#include "graph/json_text.h"
 #include "lower/program_json.h"
 #include "plan/builder.h"
 #include "support/graph_text.h"
@@ -304,4 +306,69 @@ TEST_CASE("a build has an id") {
   CHECK(build_id().size() >= 16);
   CHECK(build_id().find_first_not_of("0123456789abcdef") == std::string::npos);
   CHECK(build_id() == build_id());
+}
+
+namespace {
+
+// The same value as the library has it.
+Json tree_of(const graph::Item& item) {
+  if (item.is_null()) return nullptr;
+  if (item.is_boolean()) return item.is_true();
+  if (item.is_string()) return item.string();
+  if (item.is_list() || item.is_object()) {
+    Json out = item.is_list() ? Json::array() : Json::object();
+    graph::Item entry = item.first();
+    for (size_t i = 0; i < item.size(); ++i, entry = entry.next()) {
+      if (item.is_list())
+        out.push_back(tree_of(entry));
+      else
+        out.emplace(entry.key(), tree_of(entry));
+    }
+    return out;
+  }
+  if (const auto number = item.integer()) return *number;
+  return item.real().value();
+}
+
+bool reads(const std::string& text) {
+  try {
+    graph::JsonText read(text, 64);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("a JSON text is read as the library reads it, and refused where that refuses it") {
+  const std::vector<std::string> texts = {
+      R"({"a": [1, -2, 3.5e-3, true, false, null], "b\u00e9\n": {"": "\u20ac \\ \" /"}, "c": [[], {}]})",
+      R"( [ "plain", "é", 0, -0.25, 9223372036854775807, 1E+2 ] )",
+      lower::to_json(lowered(2, 1, true))};
+  for (const std::string& text : texts) {
+    const graph::JsonText read(text, 64);
+    CHECK(tree_of(read.root()) == Json::parse(text));
+    CHECK(read.root().shown() == Json::parse(text).dump());
+  }
+  std::mt19937 random(3);
+  const std::string bytes = "[]{}\",:\\ 01-.tn\n\xc3\xff";
+  int accepted = 0;
+  for (int trial = 0; trial < 4000; ++trial) {
+    std::string text = texts[static_cast<size_t>(trial) % 2];
+    for (uint32_t edits = 1 + random() % 2; edits > 0; --edits) {
+      const size_t at = random() % text.size();
+      if (random() % 3 == 0)
+        text.erase(at, 1 + random() % 3);
+      else
+        text[at] = bytes[random() % bytes.size()];
+    }
+    INFO(text);
+    CHECK(reads(text) == Json::accept(text));
+    accepted += Json::accept(text);
+  }
+  CHECK(accepted > 100);
+  CHECK_FALSE(reads("\xef\xbb\xbf[]"));
+  CHECK_FALSE(reads(std::string(65, '[') + std::string(65, ']')));
+  CHECK(reads(std::string(64, '[') + std::string(64, ']')));
 }

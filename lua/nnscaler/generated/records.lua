@@ -27,16 +27,17 @@ local M = {}
 ---@field embedded? boolean of a program
 ---@field device? string of a program
 
-local kFormat = 2
+local kFormat = 3
 
 local function short(path) return path:match '[^/]+$' end
 
--- The text of a record: what it was made from, and its content with the hash of it.
+-- The text of a record: a line of JSON with what it was made from and the hash of its content,
+-- which follows as it is.
 local function written(kind, made_from, content)
   local record = { kind = kind, format = kFormat, version = base.version, build = base.build,
-    content = content, hash = base.hash(content) }
+    hash = base.hash(content) }
   for key, value in sorted_pairs(made_from) do record[key] = value end
-  return base.json_encode(record) .. '\n'
+  return base.json_encode(record) .. '\n' .. content
 end
 
 -- A record, as far as it is whole, of this build and of the kind; else nil and why, or nil alone
@@ -44,10 +45,12 @@ end
 local function read(path, kind)
   if base.file_exists(path) ~= 'file' then return nil end
   local ok, record = pcall(function()
-    return base.json_decode(base.file_read(path, 'codegen.record'))
+    local head, content = base.file_read(path, 'codegen.record'):match '^([^\n]*)\n(.*)$'
+    local record = base.json_decode(head)
+    record.content = content
+    return record
   end)
-  if not ok or type(record) ~= 'table' or record.kind ~= kind
-      or type(record.content) ~= 'string' or record.hash ~= base.hash(record.content) then
+  if not ok or record.kind ~= kind or record.hash ~= base.hash(record.content) then
     return nil, 'file edited: ' .. short(path)
   end
   if record.format ~= kFormat or record.version ~= base.version then
