@@ -1,5 +1,6 @@
 // The records as a whole: look-up, registration, and the questions asked of a record.
 #include <map>
+#include <unordered_map>
 
 #include "operators/family.h"
 #include "operators/record.h"
@@ -58,10 +59,16 @@ Table& registry() {
   return of_scripts;
 }
 
+// Every instruction is asked for its record many times.
 const Record* own(std::string_view op) {
-  if (const auto it = table().find(op); it != table().end()) return &it->second;
-  const auto it = table().find(base_of(op));
-  return it == table().end() ? nullptr : &it->second;
+  static const auto by_name = [] {
+    std::unordered_map<std::string_view, const Record*> all;
+    for (const auto& [name, record] : table()) all.emplace(name, &record);
+    return all;
+  }();
+  if (const auto it = by_name.find(op); it != by_name.end()) return it->second;
+  const auto it = by_name.find(base_of(op));
+  return it == by_name.end() ? nullptr : it->second;
 }
 
 const Record& record_of(const CallView& call) {

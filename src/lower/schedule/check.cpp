@@ -1,7 +1,5 @@
 // Dependencies of a schedule: the time line under free links, and the proof that there is one.
 #include <algorithm>
-#include <map>
-#include <tuple>
 
 #include "base/error.h"
 #include "lower/schedule/schedule.h"
@@ -9,20 +7,43 @@
 namespace nns::lower {
 namespace {
 
-using Part = std::tuple<char, int, int>;  // kind, stage, micro
-
 std::string text(const Action& a) {
   return fmt::format("{}{} of stage {}", a.kind, a.micro, a.stage);
 }
 
-// What must have ended before an action starts.
-std::vector<Part> needs(const Schedule& s, const Action& a) {
-  if (a.kind == 'F')
-    return a.stage > 0 ? std::vector<Part>{{'F', a.stage - 1, a.micro}} : std::vector<Part>{};
-  if (a.kind == 'W') return {{'B', a.stage, a.micro}};
-  std::vector<Part> out{{'F', a.stage, a.micro}};
-  if (a.stage + 1 < s.stages) out.push_back({'B', a.stage + 1, a.micro});
-  return out;
+// Parts of a schedule in a row.
+class Parts {
+ public:
+  explicit Parts(const Schedule& s)
+      : stages_(static_cast<size_t>(s.stages)), micros_(static_cast<size_t>(s.micros)) {}
+  size_t size() const { return 3 * stages_ * micros_; }
+  size_t operator()(const Action& a) const {
+    const size_t kind = a.kind == 'F' ? 0 : a.kind == 'B' ? 1 : 2;
+    return (kind * stages_ + static_cast<size_t>(a.stage)) * micros_ + static_cast<size_t>(a.micro);
+  }
+
+ private:
+  const size_t stages_, micros_;
+};
+
+// Visits what must have ended before an action starts.
+template <class F>
+void for_each_need(const Schedule& s, const Action& a, F visit) {
+  if (a.kind == 'F') {
+    if (a.stage > 0) visit(Action{'F', a.stage - 1, a.micro});
+  } else if (a.kind == 'W') {
+    visit(Action{'B', a.stage, a.micro});
+  } else {
+    visit(Action{'F', a.stage, a.micro});
+    if (a.stage + 1 < s.stages) visit(Action{'B', a.stage + 1, a.micro});
+  }
+}
+
+// Visits the ranks that run an action.
+template <class F>
+void for_each_rank(const Schedule& s, const Action& a, F visit) {
+  if (s.together.empty()) return visit(static_cast<size_t>(s.rank_of(a.stage, a.micro)));
+  for (int rank : s.together[static_cast<size_t>(a.stage)]) visit(static_cast<size_t>(rank));
 }
 
 double duration(const Schedule& s, const Action& a, const std::vector<StageTimes>& times) {
@@ -35,8 +56,11 @@ double duration(const Schedule& s, const Action& a, const std::vector<StageTimes
 }  // namespace
 
 std::vector<std::vector<Timed>> time_line(const Schedule& s, const std::vector<StageTimes>& times) {
-  std::map<Part, double> ended;
+  constexpr double kNever = -1;
+  const Parts parts(s);
+  std::vector<double> ended(parts.size(), kNever);
   std::vector<std::vector<Timed>> lines(s.orders.size());
+  for (size_t r = 0; r < s.orders.size(); ++r) lines[r].reserve(s.orders[r].size());
   std::vector<size_t> next(s.orders.size(), 0);
   std::vector<double> free_at(s.orders.size(), 0);
   bool moved = true;
@@ -47,26 +71,23 @@ std::vector<std::vector<Timed>> time_line(const Schedule& s, const std::vector<S
         const Action& a = s.orders[r][next[r]];
         double start = free_at[r];
         bool ready = true;
-        const auto ranks = s.ranks_of(a.stage, a.micro);
-        for (int other : ranks) {
-          const auto o = static_cast<size_t>(other);
+        for_each_rank(s, a, [&](size_t o) {
           ready = ready && next[o] < s.orders[o].size() && s.orders[o][next[o]] == a;
           start = std::max(start, free_at[o]);
-        }
-        for (const Part& p : needs(s, a)) {
-          const auto done = ended.find(p);
-          ready = ready && done != ended.end();
-          if (ready) start = std::max(start, done->second);
-        }
+        });
+        for_each_need(s, a, [&](const Action& need) {
+          const double done = ended[parts(need)];
+          ready = ready && done != kNever;
+          start = std::max(start, done);
+        });
         if (!ready) break;
         const double stop = start + duration(s, a, times);
-        ended[{a.kind, a.stage, a.micro}] = stop;
-        for (int other : ranks) {
-          const auto o = static_cast<size_t>(other);
+        ended[parts(a)] = stop;
+        for_each_rank(s, a, [&](size_t o) {
           free_at[o] = stop;
           lines[o].push_back({a, start, stop});
           ++next[o];
-        }
+        });
         moved = true;
       }
     }
@@ -76,12 +97,13 @@ std::vector<std::vector<Timed>> time_line(const Schedule& s, const std::vector<S
     for (size_t r = 0; r < s.orders.size(); ++r) {
       if (next[r] == s.orders[r].size()) continue;
       const Action& a = s.orders[r][next[r]];
-      for (const auto& [kind, stage, micro] : needs(s, a))
-        if (!ended.contains({kind, stage, micro}) &&
-            (!own || s.rank_of(stage, micro) == static_cast<int>(r)))
+      for_each_need(s, a, [&](const Action& need) {
+        if (ended[parts(need)] == kNever &&
+            (!own || s.rank_of(need.stage, need.micro) == static_cast<int>(r)))
           fail(ErrorKind::plan,
                "[lower.schedule] '{}': rank {} waits for ever at {}: {} never ends before it",
-               s.name, r, text(a), text({kind, stage, micro}));
+               s.name, r, text(a), text(need));
+      });
     }
   for (size_t r = 0; r < s.orders.size(); ++r) {
     if (next[r] == s.orders[r].size()) continue;
@@ -101,7 +123,8 @@ std::vector<std::vector<Timed>> time_line(const Schedule& s, const std::vector<S
 }
 
 void check(const Schedule& s) {
-  std::map<Part, std::vector<int>> seen;  // the ranks that run a part
+  const Parts parts(s);
+  std::vector<std::vector<int>> seen(parts.size());  // the ranks that run a part
   for (size_t r = 0; r < s.orders.size(); ++r)
     for (const Action& a : s.orders[r]) {
       const bool known =
@@ -117,7 +140,7 @@ void check(const Schedule& s) {
       if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end())
         fail(ErrorKind::plan, "[lower.schedule] '{}': rank {} runs {}, which lives on rank {}",
              s.name, r, text(a), ranks.front());
-      auto& there = seen[{a.kind, a.stage, a.micro}];
+      auto& there = seen[parts(a)];
       if (std::find(there.begin(), there.end(), rank) != there.end())
         fail(ErrorKind::plan, "[lower.schedule] '{}': {} runs twice (rank {})", s.name, text(a), r);
       there.push_back(rank);
@@ -126,12 +149,12 @@ void check(const Schedule& s) {
   for (int stage = 0; stage < s.stages; ++stage)
     for (int micro = 0; micro < s.micros; ++micro)
       for (char kind : kinds) {
-        const auto there = seen.find({kind, stage, micro});
-        if (there == seen.end())
+        const auto& there = seen[parts({kind, stage, micro})];
+        if (there.empty())
           fail(ErrorKind::plan, "[lower.schedule] '{}': {} never runs", s.name,
                text({kind, stage, micro}));
         for (int rank : s.ranks_of(stage, micro))
-          if (std::find(there->second.begin(), there->second.end(), rank) == there->second.end())
+          if (std::find(there.begin(), there.end(), rank) == there.end())
             fail(ErrorKind::plan, "[lower.schedule] '{}': {} never runs on rank {}", s.name,
                  text({kind, stage, micro}), rank);
       }
