@@ -125,7 +125,9 @@ std::string Fold::form_of(const Block& block, const Block* before) const {
     const graph::Value& value = graph.value(ref);
     const size_t place = at(value.producer);
     if (value.producer >= 0 && place >= block.first && place < block.last) {
-      text += fmt::format("i{},", number_[at(ref.id)]);
+      text += 'i';
+      text += std::to_string(number_[at(ref.id)]);
+      text += ',';
     } else if (value.producer >= 0 && before && place >= before->first && place < before->last) {
       text += fmt::format("e{}:", number_[at(ref.id)]);
       type_of(ref.id);
@@ -146,8 +148,8 @@ std::string Fold::form_of(const Block& block, const Block* before) const {
     const Node& node = graph.nodes[n];
     text += "\n" + node.op + " ";
     relative(node.module);
-    text += fmt::format(" {} {} {} {}", node.ordinal, node.context.grad_enabled,
-                        node.context.autocast, node.context.recompute_region >= 0);
+    text += ' ' + std::to_string(node.ordinal) + (node.context.grad_enabled ? "g" : "-") +
+            node.context.autocast + (node.context.recompute_region >= 0 ? " again" : "");
     for (const graph::NamedArg& arg : node.args) {
       text += ' ' + arg.name + '=';
       if (const auto* one = std::get_if<ValueRef>(&arg.value)) {
@@ -281,6 +283,7 @@ void add_times(ClassCost& a, const ClassCost& base, const ClassCost& more, int64
 
 StepCost Fold::simulate(const plan::Plan& plan, Options options, const cost::Hardware& on,
                         const StepSettings& settings) const {
+  options.priced = true;
   const auto whole = [&] {
     options.plan = std::make_shared<const plan::Plan>(plan);
     return lower::simulate(Skeleton(graph_, options), plan, on, settings);
@@ -291,8 +294,10 @@ StepCost Fold::simulate(const plan::Plan& plan, Options options, const cost::Har
   for (const Row& row : rows)
     spared += (row.count - kKept) * (blocks_[row.first].last - blocks_[row.first].first);
   if (2 * spared < graph_->nodes.size()) return whole();
+  plan::Plan bare = plan;  // without calls
+  bare.ops.clear();
   const auto costs = [&](const std::vector<size_t>& keep) {
-    const Folded folded = fold(plan, rows, keep);
+    const Folded folded = fold(plan, bare, rows, keep);
     options.plan = folded.plan;
     auto classes = class_costs(Skeleton(folded.graph, options), on, settings);
     for (ClassCost& of : classes) {

@@ -46,7 +46,7 @@ class Fold {
   bool is_closed(const Block& block, const Block* next) const;
   bool equal(const plan::Plan& plan, const Block& a, const Block& b) const;
   std::vector<Row> rows(const plan::Plan& plan) const;
-  Folded fold(const plan::Plan& plan, const std::vector<Row>& rows,
+  Folded fold(const plan::Plan& plan, const plan::Plan& bare, const std::vector<Row>& rows,
               const std::vector<size_t>& keep) const;
 
   std::shared_ptr<const graph::Graph> graph_;

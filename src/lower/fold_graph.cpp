@@ -37,8 +37,9 @@ void rename(graph::Nest& nest, const std::vector<int>& ids) {
 }  // namespace
 
 // The graph and its plan with so many blocks of each row: the first ones and the last.
-Fold::Folded Fold::fold(const plan::Plan& plan, const std::vector<Row>& rows,
-                        const std::vector<size_t>& keep) const {
+// `bare`: the plan without its calls.
+Fold::Folded Fold::fold(const plan::Plan& plan, const plan::Plan& bare,
+                        const std::vector<Row>& rows, const std::vector<size_t>& keep) const {
   const Graph& graph = *graph_;
   std::vector<bool> gone(graph.nodes.size(), false), gone_values(graph.values.size(), false);
   std::vector<int> ids(graph.values.size(), -1);
@@ -108,8 +109,7 @@ Fold::Folded Fold::fold(const plan::Plan& plan, const std::vector<Row>& rows,
   for (const auto& alias : graph.aliases)
     if (!gone_names.contains(alias.second)) made->aliases.push_back(alias);
 
-  auto cut = std::make_shared<plan::Plan>(plan);
-  cut->ops.clear();
+  auto cut = std::make_shared<plan::Plan>(bare);
   for (int id : out.nodes) cut->ops.push_back(plan.ops[at(id)]);
   std::erase_if(cut->zero.levels,
                 [&](const auto& level) { return gone_names.contains(level.first); });

@@ -35,6 +35,8 @@ struct Options {
   bool embedded = false;
   Products products = {};  // which kernels make them
   bool sights = false;     // whether to collect them
+  // Only costs are asked for: loops, which cost nothing, are not marked, and nothing is checked.
+  bool priced = false;
 };
 
 // A call that executes again under autograd in backward, for want of a derivative rule.

@@ -174,7 +174,7 @@ Lowered Skeleton::project(int rank) const {
   Program& program = out.program;
   program.rank = rank;
   fill(program, made.holes, seat.device(), seat.first_rank());
-  find_loops(program);
+  if (!common_.options.priced) find_loops(program);
   size_t parameter = 0;
   for (const Leaf& leaf : made.leaves) {
     Slot& slot = program.slots[static_cast<size_t>(leaf.slot)];

@@ -19,6 +19,7 @@ class Builder {
 
   const graph::Graph& graph() const { return *graph_; }
   int plan_ngpus() const { return plan_.plan_ngpus; }
+  uint64_t structure() const { return plan_.structure; }  // graph::structure_hash
 
   // Cuts a node further: earlier cuts stay outside. `dim` may count from the end.
   // Parts are equal, or where `uneven` may differ by one, or have the given sizes. Throws a plan

@@ -387,9 +387,11 @@ int64_t Mover::excess_bytes(const Frontier& a, const Frontier& b,
 }
 
 std::optional<Mover::Excess> Mover::excess(const Frontier& a, const Frontier& b,
-                                           const std::vector<Live>& live) const {
+                                           const std::vector<Live>& live, double seconds) const {
+  const int micro_batches = space_.problem().settings.micro_batches;
   double most = 0;
   for (size_t i = 0; i < live.size(); ++i) {
+    if (most * micro_batches > seconds) return std::nullopt;
     const Entry &x = a.entries[i], &y = b.entries[i];
     if (std::memcmp(&x, &y, sizeof x) == 0) continue;
     const Live& l = live[i];
@@ -443,8 +445,7 @@ std::optional<Mover::Excess> Mover::excess(const Frontier& a, const Frontier& b,
     if (!weight && l.requires_grad && !y.has_gradient)
       most += x.has_gradient ? sum(y) : std::max(0.0, sum(y) - sum(x));
   }
-  return Excess{most * space_.problem().settings.micro_batches,
-                memory_ ? excess_bytes(a, b, live) : 0};
+  return Excess{most * micro_batches, memory_ ? excess_bytes(a, b, live) : 0};
 }
 
 }  // namespace nns::solve

@@ -75,14 +75,14 @@ class Mover {
   uint32_t homes(int step) const;
 
   // What a plan costs more at most from `a` on than the same plan from `b` on: seconds of a step,
-  // bytes of a micro-batch where memory counts; nothing where that has no bound. `live`: the values
-  // of both.
+  // bytes of a micro-batch where memory counts; nothing where that has no bound, or is more than
+  // so many seconds. `live`: the values of both.
   struct Excess {
     double seconds = 0;
     int64_t bytes = 0;
   };
-  std::optional<Excess> excess(const Frontier& a, const Frontier& b,
-                               const std::vector<Live>& live) const;
+  std::optional<Excess> excess(const Frontier& a, const Frontier& b, const std::vector<Live>& live,
+                               double seconds) const;
 
  private:
   struct Work;

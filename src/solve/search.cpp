@@ -239,16 +239,24 @@ class Search {
       order.emplace_back(fastest, i);
     }
     std::sort(order.begin(), order.end());
-    std::vector<std::pair<size_t, Frontier>> judges;  // numbers of rows
+    struct Judge {
+      size_t row;
+      double fastest;
+      Frontier frontier;
+    };
+    std::vector<Judge> judges;
     for (const auto& [fastest, i] : order) {
       const Frontier frontier = Frontier::of(*rows[i].key, live.size());
       auto& items = rows[i].items;
       for (size_t j = 0; j < judges.size() && !items.empty(); ++j) {
-        const auto excess = mover_.excess(judges[j].second, frontier, live);
+        double slowest = items[0].seconds;
+        for (const auto& mine : items) slowest = std::max(slowest, mine.seconds);
+        const double most = slowest * (1 + 2 * kRounding) - judges[j].fastest;
+        const auto excess = mover_.excess(judges[j].frontier, frontier, live, most);
         if (!excess) continue;
         const double seconds = excess->seconds + limits_.price * limits_.in_flight *
                                                      static_cast<double>(excess->bytes);
-        const auto& theirs = rows[judges[j].first].items;
+        const auto& theirs = rows[judges[j].row].items;
         std::erase_if(items, [&](const auto& mine) {
           return std::any_of(theirs.begin(), theirs.end(), [&](const auto& other) {
             return other.seconds + seconds <= mine.seconds * (1 + kRounding) &&
@@ -256,7 +264,7 @@ class Search {
           });
         });
       }
-      if (!items.empty() && judges.size() < kJudges) judges.emplace_back(i, frontier);
+      if (!items.empty() && judges.size() < kJudges) judges.push_back({i, fastest, frontier});
     }
     std::erase_if(rows, [](const auto& row) { return row.items.empty(); });
   }

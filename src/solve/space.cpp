@@ -89,7 +89,8 @@ Space::Space(const Problem& problem) : problem_(problem) {
                               node.module, node.op, short_form(node.loc)),
                   "autodist does not price regions of the model: take nnscaler.recompute out, or "
                   "use another policy");
-  structure_ = graph::structure_hash(graph);
+  type_of_.assign(graph.values.size(), -1);
+  for (const Node& node : graph.nodes) inputs_.push_back(graph::inputs_of(node));
   find_live();
   find_kinds();
   find_gradients();
@@ -101,10 +102,13 @@ Space::Space(const Problem& problem) : problem_(problem) {
 }
 
 int Space::type_of(int value) {
+  int& known = type_of_[at(value)];
+  if (known >= 0) return known;
   const TensorType& type = problem_.graph->value({value}).type;
-  const auto [known, fresh] = type_ids_.emplace(to_string(type), static_cast<int>(types_.size()));
+  const auto [place, fresh] =
+      type_ids_.try_emplace({type.dtype, type.shape}, static_cast<int>(types_.size()));
   if (fresh) types_.push_back(type);
-  return known->second;
+  return known = place->second;
 }
 
 // Calls whose results somebody reads in the end.
@@ -125,7 +129,7 @@ void Space::find_live() {
       live_[n] = live_[n] || used;
     }
     asked_[n].grads.assign(node.outputs.size(), false);
-    for (int in : graph::inputs_of(node))
+    for (int in : inputs_[n])
       if (live_[n] || rests(in)) ++uses_[at(in)];
   }
 }
@@ -165,6 +169,7 @@ void Space::find_kinds() {
   const Graph& graph = *problem_.graph;
   const plan::Builder builder(problem_.graph, problem_.width(),
                               problem_.width() * problem_.units());
+  structure_ = builder.structure();
   const std::vector<int> constrained = match(problem_.constraints, graph);
   std::map<std::string, int> known;
   kind_.assign(graph.nodes.size(), -1);
@@ -180,7 +185,7 @@ void Space::find_kinds() {
         constrain(kinds_.back(), problem_.constraints[at(limit)], graph);
     }
     kind_[at(node.id)] = entry->second;
-    const auto inputs = graph::inputs_of(node);
+    const auto& inputs = inputs_[at(node.id)];
     for (size_t i = 0; i < inputs.size(); ++i) {
       uint16_t codes = 0;
       for (const Candidate& c : kinds_[at(entry->second)].candidates)
@@ -205,20 +210,30 @@ uint16_t Space::codes_after(int value, int node) const {
 // Which values require gradients, and get one: as the tape of a whole call finds it.
 void Space::find_gradients() {
   const Graph& graph = *problem_.graph;
+  std::vector<std::pair<const Asked*, const CallPiece*>> latest(kinds_.size());
+  const auto whole = [&](int kind, const Asked& asked) -> const CallPiece& {
+    auto& [of, piece] = latest[at(kind)];  // layers ask alike
+    if (of == nullptr || *of != asked) {
+      piece = &make(kind, 0, asked);
+      of = &asked;
+    }
+    return *piece;
+  };
   requires_.assign(graph.values.size(), false);
   gets_.assign(graph.values.size(), false);
   for (int id : graph.parameters) requires_[at(id)] = graph.value({id}).requires_grad;
   for (const Node& node : graph.nodes) {
     if (!live_[at(node.id)]) continue;
     Asked& asked = asked_[at(node.id)];
-    const auto inputs = graph::inputs_of(node);
+    const auto& inputs = inputs_[at(node.id)];
     for (int in : inputs) asked.needs.push_back(requires_[at(in)]);
     asked.strided.assign(inputs.size(), false);
-    const CallPiece piece = make(kind_[at(node.id)], 0, asked);
+    const CallPiece& piece = whole(kind_[at(node.id)], asked);
     for (size_t k = 0; k < node.outputs.size(); ++k)
       requires_[at(node.outputs[k])] = piece.results[k].requires_grad;
   }
   if (!graph.training || graph.outputs.empty()) return;
+  std::fill(latest.begin(), latest.end(), std::pair(nullptr, nullptr));  // of what changes now
   if (const auto* loss = std::get_if<graph::ValueRef>(&graph.outputs[0].node))
     gets_[at(loss->id)] = requires_[at(loss->id)];
   for (size_t n = graph.nodes.size(); n-- > 0;) {
@@ -230,8 +245,8 @@ void Space::find_gradients() {
       any = any || asked_[n].grads[k];
     }
     if (!any) continue;
-    const CallPiece piece = make(kind_[n], 0, asked_[n]);
-    const auto inputs = graph::inputs_of(node);
+    const CallPiece& piece = whole(kind_[n], asked_[n]);
+    const auto& inputs = inputs_[n];
     for (size_t i = 0; i < inputs.size(); ++i)
       if (piece.gradients[i] > 0) gets_[at(inputs[i])] = true;
   }

@@ -161,7 +161,7 @@ class Space {
   Live live_of(int value);
   uint16_t codes_after(int value, int node) const;
   int add(Step step);
-  CallPiece make(int kind, size_t candidate, const Asked& asked) const;
+  const CallPiece& make(int kind, size_t candidate, const Asked& asked) const;
 
   Problem problem_;
   std::vector<Kind> kinds_;
@@ -175,15 +175,16 @@ class Space {
   int64_t unread_ = 0;
   uint64_t structure_ = 0;
   std::vector<TensorType> types_;
-  std::map<std::string, int> type_ids_;
+  std::map<std::pair<DType, Shape>, int> type_ids_;
   std::map<Step, int> step_ids_;
   // By node:
   std::vector<int> kind_;
   std::vector<Asked> asked_;
+  std::vector<std::vector<int>> inputs_;  // graph::inputs_of
   std::vector<bool> live_;
   // By value:
   std::vector<bool> requires_, gets_;
-  std::vector<int> uses_, leaf_of_;
+  std::vector<int> uses_, leaf_of_, type_of_;
   struct Reader {
     int node = 0;
     uint16_t codes = 0;

@@ -49,11 +49,11 @@ int Space::add(Step step) {
 // Whether lowering may put the sum that the node reads first into its call: as lower::fuse_sums.
 bool Space::is_sum_before(const Node& node) const {
   const Graph& graph = *problem_.graph;
-  const int x = graph::inputs_of(node).at(0);
+  const int x = inputs_[at(node.id)].at(0);
   const graph::Value& value = graph.value({x});
   if (value.producer < 0 || value.type.dtype != DType::f32) return false;
   const Node& made = graph.nodes[at(value.producer)];
-  const auto addends = graph::inputs_of(made);
+  const auto& addends = inputs_[at(made.id)];
   return lower::is_plain_sum(made.op, made.args) && addends.size() == 2 &&
          graph.value({addends[0]}).type == value.type &&
          graph.value({addends[1]}).type == value.type && readers_[at(x)].front().node == node.id &&
@@ -74,7 +74,7 @@ void Space::find_steps() {
   std::vector<int> alive, left = uses_;
   for (const Node& node : graph.nodes) {
     Step step;
-    auto inputs = graph::inputs_of(node);
+    auto inputs = inputs_[at(node.id)];
     if (live_[at(node.id)]) {
       step.kind = kind_[at(node.id)];
       step.asked = asked_[at(node.id)];
@@ -209,7 +209,7 @@ void Space::find_segment_ids() {
   }
 }
 
-CallPiece Space::make(int kind, size_t candidate, const Asked& asked) const {
+const CallPiece& Space::make(int kind, size_t candidate, const Asked& asked) const {
   const auto [known, fresh] = pieces_.try_emplace({kind, candidate, asked});
   if (fresh) {
     const Kind& of = kinds_[at(kind)];
@@ -228,8 +228,7 @@ const CallPiece& Space::piece(int step, size_t candidate, uint32_t strided) cons
     Asked asked = of.asked;
     for (size_t i = 0; i < asked.strided.size() && i < 32; ++i)
       asked.strided[i] = strided >> i & 1u;
-    make(of.kind, candidate, asked);
-    known = &pieces_.at({of.kind, candidate, asked});
+    known = &make(of.kind, candidate, asked);
   }
   return *known;
 }

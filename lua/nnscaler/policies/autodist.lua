@@ -23,8 +23,8 @@ local M = {}
 local function state_of(optimizer, graph)
   if not optimizer then return nil end
   local weights, total = {}, 0
-  for _, value in ipairs(graph:values()) do
-    if value.role == 'parameter' and value.requires_grad then
+  for _, value in ipairs(graph:parameters()) do
+    if value.requires_grad then
       weights[#weights + 1] = { name = value.name, data = value, requires_grad = true }
       local elements = 1
       for _, size in ipairs(value.shape) do elements = elements * size end
