@@ -163,6 +163,10 @@ function Program:traffic() end
 ---@return nnscaler.ProgramTensor[]
 function Program:inputs() end
 
+--- Casts of parameters that all micro-batches of a step read.
+---@return string[] names under which programs read them: that of the parameter and a dtype
+function Program:casts() end
+
 --- Its functions, in the order of the generated text.
 ---@return nnscaler.ProgramSegments
 function Program:segments() end

@@ -105,6 +105,16 @@ int products(lua_State* L) {
   }
   return 1;
 }
+// Casts of parameters that micro-batches of a step share: names under which programs read them.
+int casts(lua_State* L) {
+  const lower::Program& p = program(L);
+  lua_createtable(L, static_cast<int>(p.casts.size()), 0);
+  for (size_t i = 0; i < p.casts.size(); ++i) {
+    push_string(L, p.slot(p.casts[i].outs[0]).name);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
 // { { name =, kind = 'F' | 'B' | 'W', stage = }, …, last_stage =, tags = }
 int segments(lua_State* L) {
   const lower::Program& p = program(L);
@@ -422,6 +432,7 @@ int open(lua_State* L) {
                              {"sets", guarded<sets>},
                              {"traffic", guarded<program_traffic>},
                              {"inputs", guarded<inputs>},
+                             {"casts", guarded<casts>},
                              {"segments", guarded<segments>},
                              {"calls", guarded<calls>},
                              {"products", guarded<products>},

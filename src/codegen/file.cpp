@@ -23,6 +23,7 @@ bool calls(const std::string& text, const std::string& helper) {
 }  // namespace
 
 std::string FileWriter::body() {
+  const std::string casts = casts_text();
   std::string segments;
   for (size_t first = 0; first < program_.segments.size();) {
     begin_stage(first);
@@ -49,14 +50,16 @@ std::string FileWriter::body() {
   out += groups_.lines();
   if (!functions_.empty()) out += "local block = {}\n";
   std::vector<std::string> fields;
+  if (!casts.empty()) fields.emplace_back("casts");
   for (const Segment& segment : program_.segments) fields.push_back(segment.name);
   if (!program_.step.empty()) fields.emplace_back("step");
   if (segments_in_table()) {
-    out += "local segment = {}\n" + functions_ + segments + step_text(program_, groups_);
+    out += "local segment = {}\n" + casts + functions_ + segments + step_text(program_, groups_);
+    if (!casts.empty()) out += "segment.casts = casts\n";
     if (!program_.step.empty()) out += "segment.step = step\n";
     return out + "\nreturn segment\n";
   }
-  out += functions_ + segments + step_text(program_, groups_) + "\nreturn { ";
+  out += casts + functions_ + segments + step_text(program_, groups_) + "\nreturn { ";
   for (size_t i = 0; i < fields.size(); ++i)
     out += fmt::format("{}{} = {}", i == 0 ? "" : ", ", fields[i], fields[i]);
   return out + " }\n";
@@ -74,6 +77,7 @@ std::set<std::string> FileWriter::reserved_names() {
                                  "accumulate_copy",
                                  "into",
                                  "start_sums",
+                                 "casts",
                                  "step",
                                  "gather_ahead",
                                  "update",

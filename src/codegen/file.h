@@ -134,6 +134,9 @@ class FileWriter {
                             const std::vector<size_t>& cuts) const;
   // Functions are locals of the file, of which LuaJIT allows 200.
   bool segments_in_table() const { return program_.segments.size() > 60; }
+  // The function that casts weights, in loops over the instances of lists of modules; nothing where
+  // there is none.
+  std::string casts_text();
   // Lines that start what may after this many instructions: sums, and gathers of the first block of
   // a run.
   void start(const Segment& segment, size_t after, FunctionWriter& w);

@@ -67,7 +67,8 @@ std::string FunctionWriter::field_of(int slot, std::string_view tree) {
 std::string FunctionWriter::expression(int slot) {
   if (const auto it = expression_.find(slot); it != expression_.end()) return it->second;
   const auto role = program_.slot(slot).role;
-  if (role == SlotRole::parameter || role == SlotRole::buffer) return parameter(slot, "p");
+  if (role == SlotRole::parameter || role == SlotRole::buffer || role == SlotRole::cast)
+    return parameter(slot, "p");
   if (role == SlotRole::constant) {
     needs_.insert("ctx");
     const auto& all = program_.constants;

@@ -89,14 +89,16 @@ std::string Names::fresh(std::string_view hint) {
 
 Operators::Operators(const lower::Program& program) {
   std::map<std::string, std::vector<std::string>> overloads;  // "aten::add" → overloads used
+  const auto see = [&](const lower::Instr& instr) {
+    if (instr.op.empty() || lower::is_again(instr)) return;
+    const size_t dot = std::min(instr.op.find('.'), instr.op.size());
+    auto& list = overloads[instr.op.substr(0, dot)];
+    const std::string overload = dot < instr.op.size() ? instr.op.substr(dot + 1) : "";
+    if (std::find(list.begin(), list.end(), overload) == list.end()) list.push_back(overload);
+  };
+  for (const lower::Instr& instr : program.casts) see(instr);
   for (const auto& segment : program.segments)
-    for (const auto& instr : segment.instrs) {
-      if (instr.op.empty() || lower::is_again(instr)) continue;
-      const size_t dot = std::min(instr.op.find('.'), instr.op.size());
-      auto& list = overloads[instr.op.substr(0, dot)];
-      const std::string overload = dot < instr.op.size() ? instr.op.substr(dot + 1) : "";
-      if (std::find(list.begin(), list.end(), overload) == list.end()) list.push_back(overload);
-    }
+    for (const lower::Instr& instr : segment.instrs) see(instr);
   for (auto& [base, list] : overloads) {
     std::sort(list.begin(), list.end(), [](const std::string& a, const std::string& b) {
       return std::pair(rank_of(a), a) < std::pair(rank_of(b), b);

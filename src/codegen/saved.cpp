@@ -25,7 +25,7 @@ BlockSlots slots_of(const Program& program, const Segment& segment, const BlockR
     for (int slot : lower::reads(instr)) {
       const auto role = program.slot(slot).role;
       if (role == lower::SlotRole::parameter || role == lower::SlotRole::buffer ||
-          role == lower::SlotRole::constant)
+          role == lower::SlotRole::constant || role == lower::SlotRole::cast)
         continue;
       if (see(slot) && !made.contains(slot)) slots.externals.push_back(slot);
     }

@@ -25,8 +25,7 @@ std::vector<size_t> gathers_of(const Program& program, const Segment& segment,
         communication_of(instr) != operators::Communication::all_gather)
       continue;
     const int weight = reads(instr).at(0);
-    if (program.slot(weight).role == SlotRole::parameter && seen.insert(weight).second)
-      out.push_back(i);
+    if (weight_of(program, weight) >= 0 && seen.insert(weight).second) out.push_back(i);
   }
   return out;
 }

@@ -145,6 +145,8 @@ class Form {
         return "B:" + relative(slot.name);
       case SlotRole::constant:
         return fmt::format("C:{}", id);
+      case SlotRole::cast:
+        return "K:" + relative(slot.name);
       case SlotRole::input:
         return fmt::format("I:{}", id);
       default:

@@ -18,6 +18,7 @@ class Checker {
   }
 
   void run() {
+    check_casts();
     for (const Segment& segment : program_.segments) check_segment(segment);
     where_ = "schedule: ";
     for (const Action& action : program_.schedule)
@@ -37,6 +38,22 @@ class Checker {
   std::string name(int slot) const {
     const std::string& name = program_.slot(slot).name;
     return name.empty() ? fmt::format("%{}", slot) : fmt::format("%{} ({})", slot, name);
+  }
+
+  // Each gives another cast, of a parameter alone, which lasts as long as micro-batches run.
+  void check_casts() {
+    for (size_t i = 0; i < program_.casts.size(); ++i) {
+      where_ = fmt::format("cast {}: ", i);
+      const Instr& instr = program_.casts[i];
+      if (instr.kind != InstrKind::call || instr.outs.size() != 1 ||
+          program_.slot(instr.outs[0]).role != SlotRole::cast)
+        broken("{} makes no cast", instr.op);
+      for (int slot : reads(instr))
+        if (program_.slot(slot).role != SlotRole::parameter)
+          broken("it reads {}, which is not a parameter", name(slot));
+      if (!lasting_.insert(instr.outs[0]).second) broken("{} is made twice", name(instr.outs[0]));
+    }
+    made_ = lasting_;
   }
 
   void check_segment(const Segment& segment) {

@@ -234,6 +234,9 @@ StepPart once_of(const Program& program, const cost::Hardware& on, const StepSet
       out.update += part.update * static_cast<double>(slot_elements(program, i)) /
                     static_cast<double>(elements);
   }
+  const Storage storage(program);
+  for (const Instr& instr : program.casts)
+    out.update += seconds_of(program, storage, SegmentKind::forward, instr, on).all();
   for (const GradientSet& set : program.sets) {
     if (set.over.empty() || set.zero >= plan::Zero::weights || set.parameters.empty()) continue;
     const int64_t n = static_cast<int64_t>(set.over.size()), all = n * chunk_of(program, set);

@@ -59,7 +59,7 @@ struct StepSettings {
 };
 
 // Of what rests on a rank, once a step: sum of the gradient over the ranks that hold addends, and
-// update of the weight.
+// update of the weight; of a whole program with its casts.
 struct StepPart {
   double sum = 0, update = 0;
 };

@@ -267,6 +267,7 @@ void add_times(ClassCost& a, const ClassCost& base, const ClassCost& more, int64
   add(memory.gradients, base.memory.gradients, more.memory.gradients);
   add(memory.buffers, base.memory.buffers, more.memory.buffers);
   add(memory.constants, base.memory.constants, more.memory.constants);
+  add(memory.casts, base.memory.casts, more.memory.casts);
   for (auto& [key, part] : memory.parts) {
     const MemoryPart &x = base.memory.parts.at(key), &y = more.memory.parts.at(key);
     add(part.net, x.net, y.net);

@@ -16,7 +16,7 @@ class Gathered {
       const std::vector<int> in = reads(instr);
       if (in.empty()) continue;
       const bool gather = communication_of(instr) == operators::Communication::all_gather &&
-                          program.slot(in[0]).role == SlotRole::parameter;
+                          weight_of(program, in[0]) >= 0;
       const operators::Record* info = operators::find(instr.op);
       const bool view =
           info != nullptr && is_view(info->view) && in.size() == 1 && calls_.contains(in[0]);

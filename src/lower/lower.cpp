@@ -51,6 +51,7 @@ class Lowering {
     remove_dead_calls(program, unsent);
     fuse_sums(program);
     choose_products(program, common_.options.products, common_.options.device);
+    cast_once(program);
     gather_again(program);
     offload(program, offloaded(), common_.options.device);
     find_saved(program);

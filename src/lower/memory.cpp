@@ -62,6 +62,7 @@ MemoryParts memory_parts(const Program& program) {
   out.parameters = sum(program.parameters);
   out.buffers = sum(program.buffers);
   out.constants = sum(program.constants);
+  out.casts = bytes_of_casts(program);
   std::set<int> accumulated;
   for (const Segment& segment : program.segments) {
     out.sequence.emplace_back(segment.stage, segment.kind);
@@ -75,7 +76,8 @@ MemoryParts memory_parts(const Program& program) {
 
 Memory memory(const MemoryParts& of, const std::vector<Action>& order) {
   Memory out{of.parameters, of.gradients, of.buffers, of.constants};
-  int64_t now = 0, host = 0;
+  int64_t now = of.casts, host = 0;
+  out.peak = now;
   std::map<int, int> waiting;  // by stage
   struct Step {
     int64_t rise = 0, net = 0, saved = 0, host = 0;
@@ -108,7 +110,7 @@ Memory memory(const MemoryParts& of, const std::vector<Action>& order) {
 
 std::vector<MemoryAt> course(const MemoryParts& of, const std::vector<Action>& order) {
   std::vector<MemoryAt> out;
-  int64_t now = 0;
+  int64_t now = of.casts;
   for (const Action& action : order) {
     const auto found = of.parts.find({action.stage, kind_of(action.kind)});
     const int64_t rise = found == of.parts.end() ? 0 : found->second.rise();

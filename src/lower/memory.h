@@ -17,7 +17,7 @@ struct Memory {
   int64_t parameters = 0, gradients = 0, buffers = 0, constants = 0;
   int64_t saved = 0;  // between forward and backward of one micro-batch in one stage
   // The most at any time of tensors made by micro-batches, of activations that are sent until their
-  // gradient comes; samples and seeds not counted.
+  // gradient comes, with casts of weights; samples and seeds not counted.
   int64_t peak = 0;
   int64_t host = 0;   // the most of activations that wait in memory of the host
   int in_flight = 0;  // the most micro-batches of a stage that wait for a backward at one time
@@ -42,6 +42,7 @@ struct MemoryPart {
 struct MemoryParts {
   int rank = 0;
   int64_t parameters = 0, gradients = 0, buffers = 0, constants = 0;
+  int64_t casts = 0;  // of weights, there while micro-batches run
   std::vector<std::pair<int, SegmentKind>> sequence = {};  // stage and kind of its segments
   std::map<std::pair<int, SegmentKind>, MemoryPart> parts = {};
 };

@@ -80,7 +80,8 @@ Phases phases(const Program& program, const std::vector<Action>& order, bool apa
   const Parts first = parts_of(program, walk), later = parts_of(program, walk);
   Phases out;
   // A gradient that was sent is there until the other stage, which may be late, has taken it.
-  int64_t now = 0, gradients = 0, waiting = 0;
+  const int64_t casts = bytes_of_casts(program);
+  int64_t now = casts, gradients = 0, waiting = 0;
   std::map<std::pair<int, SegmentKind>, bool> ran;
   const auto run = [&](int stage, char letter) {
     const SegmentKind kind = letter == 'F'   ? SegmentKind::forward
@@ -101,7 +102,7 @@ Phases phases(const Program& program, const std::vector<Action>& order, bool apa
   for (const Action& action : order) run(action.stage, action.kind);
   if (order.empty())
     for (const Segment& segment : program.segments) run(segment.stage, letter_of(segment.kind));
-  out.step = {now - gradients, gradients};
+  out.step = {now - gradients - casts, gradients};
   return out;
 }
 

@@ -11,7 +11,8 @@ namespace nns::lower {
 
 // Memory of the device in the phases of a step, beside what rests there all the time.
 struct Phase {
-  int64_t activations = 0;  // with messages, results and weights that are gathered for use
+  // With messages, results, weights that are gathered for use and their casts.
+  int64_t activations = 0;
   int64_t gradients = 0;
   int64_t total() const { return activations + gradients; }
 };

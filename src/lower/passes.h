@@ -22,6 +22,9 @@ void remove_dead_calls(Program& program, const std::vector<int>& unsent);
 void fuse_sums(Program& program);
 // Whether a call is a sum in which no addend is multiplied by a number other than 1.
 bool is_plain_sum(std::string_view op, const std::vector<NamedArg>& args);
+// Casts a weight to another dtype once a step, for all its micro-batches; a weight that rests in
+// shards before it is gathered, where nobody reads it in its own dtype.
+void cast_once(Program& program);
 // Gathers the shards of a weight anew where a later segment reads what an earlier one gathered, so
 // that no whole weight is kept between them.
 void gather_again(Program& program);

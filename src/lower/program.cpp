@@ -19,6 +19,8 @@ std::string_view name_of(SlotRole role) {
       return "buffer";
     case SlotRole::constant:
       return "constant";
+    case SlotRole::cast:
+      return "cast";
     case SlotRole::activation:
       return "activation";
     case SlotRole::gradient:
@@ -85,6 +87,7 @@ std::string write_text(const Program& program, bool locations) {
   leaves("constant", program.constants);
   for (size_t i = 0; i < program.constant_data.size(); ++i)
     text += fmt::format("  data {} {}\n", i, hex(hash_bytes(program.constant_data[i])));
+  for (const Instr& instr : program.casts) text += "  once " + instr_text(program, instr) + "\n";
   for (const GradientSet& set : program.sets)
     text += fmt::format("  gradients {}{}{}{}\n", slots_text(set.parameters),
                         set.ranks.empty() ? "" : " summed over ", fmt::join(set.ranks, " "),

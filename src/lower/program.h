@@ -19,7 +19,8 @@ using graph::Arg;
 using graph::NamedArg;
 using graph::ValueRef;
 
-enum class SlotRole { input, parameter, buffer, constant, activation, gradient };
+// A cast is that of a parameter to another dtype, which all micro-batches of a step read.
+enum class SlotRole { input, parameter, buffer, constant, cast, activation, gradient };
 
 // A local tensor of the rank. Static single assignment inside the program.
 struct Slot {
@@ -156,8 +157,9 @@ struct Program {
   std::vector<Slot> slots;
   std::vector<int> parameters, buffers, constants;  // slot ids
   std::vector<std::string> constant_data;           // elements of each constant, as in graph::Value
-  std::vector<Share> shares;                        // of each parameter; empty on one rank
-  std::vector<GradientSet> sets;                    // of all gradients, in the order of their sums
+  std::vector<Instr> casts;       // of parameters: run once a step, before its first micro-batch
+  std::vector<Share> shares;      // of each parameter; empty on one rank
+  std::vector<GradientSet> sets;  // of all gradients, in the order of their sums
   OptimizerStep step;  // of the first training graph; empty in others, which use that one
   std::vector<Segment> segments;  // stage after stage: forward, backward, weight
   int last_stage = 0;             // the one that returns loss and results

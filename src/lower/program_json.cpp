@@ -236,6 +236,8 @@ std::string to_json(const Lowered& lowered) {
   w.key("constants"), w.numbers(p.constants);
   w.key("constant_data"),
       w.list(p.constant_data, [&](const std::string& bytes) { w.text(graph::to_hex(bytes)); });
+  if (!p.casts.empty())
+    w.key("casts"), w.list(p.casts, [&](const Instr& instr) { write_instr(w, instr); });
   w.key("shares"), w.list(p.shares, [&](const Share& share) { write_share(w, share); });
   w.key("segments"), w.list(p.segments, [&](const Segment& s) { write_segment(w, s); });
   w.key("last_stage"), w.number(p.last_stage);

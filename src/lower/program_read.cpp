@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "graph/json_reader.h"
 #include "lower/program_json.h"
+#include "lower/uses.h"
 
 namespace nns::lower {
 namespace {
@@ -60,8 +61,9 @@ auto kind_reader(const std::array<Kind, N>& all) {
   };
 }
 
-constexpr std::array kRoles{SlotRole::input,    SlotRole::parameter,  SlotRole::buffer,
-                            SlotRole::constant, SlotRole::activation, SlotRole::gradient};
+constexpr std::array kRoles{SlotRole::input,    SlotRole::parameter, SlotRole::buffer,
+                            SlotRole::constant, SlotRole::cast,      SlotRole::activation,
+                            SlotRole::gradient};
 constexpr std::array kInstrs{InstrKind::call, InstrKind::release, InstrKind::accumulate,
                              InstrKind::update};
 constexpr std::array kSteps{StepKind::scatter, StepKind::sum,    StepKind::scale, StepKind::norm,
@@ -230,6 +232,15 @@ class Checker {
       if (static_cast<int64_t>(p_.constant_data[i].size()) !=
           bytes_of(p_.slot(p_.constants[i]).type))
         broken(fmt::format("constant {} has {} bytes", i, p_.constant_data[i].size()));
+    for (const Instr& i : p_.casts) {
+      instr(i);
+      const std::vector<int> in = reads(i);
+      if (i.kind != InstrKind::call || in.size() != 1 || in[0] < 0 || i.outs.size() != 1 ||
+          i.outs[0] < 0)
+        broken(fmt::format("a cast {} of {} parameters", i.op, in.size()));
+      leaves(in, SlotRole::parameter);
+      leaves(i.outs, SlotRole::cast);
+    }
     if (!p_.shares.empty() && p_.shares.size() != p_.parameters.size())
       broken(
           fmt::format("{} parameters with shares for {}", p_.parameters.size(), p_.shares.size()));
@@ -361,6 +372,7 @@ Lowered from_json(std::string_view text) {
   p.buffers = f.take("buffers", read_counts);
   p.constants = f.take("constants", read_counts);
   p.constant_data = f.take("constant_data", list_reader(graph::read_hex));
+  if (j.contains("casts")) p.casts = f.take("casts", list_reader(read_instr));
   p.shares = f.take("shares", list_reader(read_share));
   p.segments = f.take("segments", list_reader(read_segment));
   p.last_stage = f.take("last_stage", read_count);

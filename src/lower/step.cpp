@@ -22,7 +22,7 @@ class Facts {
     for (const Segment& segment : program.segments)
       for (const Instr& instr : segment.instrs) {
         if (communication_of(instr) != operators::Communication::all_gather) continue;
-        const auto share = shares_.find(reads(instr).at(0));
+        const auto share = shares_.find(weight_of(program, reads(instr).at(0)));
         if (share == shares_.end() || !share->second->sharded()) continue;
         const Shape& ranks = argument<Shape>(instr, "group");
         gathered_.try_emplace(share->first, ranks.begin(), ranks.end());

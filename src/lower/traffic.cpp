@@ -112,7 +112,7 @@ std::vector<Traffic> traffic(const Program& program) {
       const Shape& ranks = ranks_of(instr);
       add({segment.name, op, static_cast<int>(ranks.size()), 1,
            elements(program, instr, kind, ranks) * width,
-           scatter || self.role == SlotRole::parameter});
+           scatter || weight_of(program, self.id) >= 0});
     }
   for (const GradientSet& set : program.sets) {
     if (set.parameters.empty()) continue;

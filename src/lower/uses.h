@@ -63,6 +63,21 @@ inline bool is_collective(const Instr& instr) {
          communication_of(instr) != operators::Communication::value_chunk;
 }
 
+// The parameter whose elements a slot has, where it is one or the cast of one; else -1.
+inline int weight_of(const Program& program, int slot) {
+  if (program.slot(slot).role == SlotRole::parameter) return slot;
+  if (program.slot(slot).role != SlotRole::cast) return -1;
+  for (const Instr& instr : program.casts)
+    if (instr.outs[0] == slot) return reads(instr).at(0);
+  return -1;
+}
+// Bytes of the casts that all micro-batches of a step read.
+inline int64_t bytes_of_casts(const Program& program) {
+  int64_t bytes = 0;
+  for (const Instr& instr : program.casts) bytes += bytes_of(program.slot(instr.outs[0]).type);
+  return bytes;
+}
+
 // Whether a run of the program owns the slot's tensor: what it makes itself.
 inline bool is_local(const Program& program, int slot) {
   return program.slot(slot).role == SlotRole::activation ||

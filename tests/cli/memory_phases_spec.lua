@@ -16,6 +16,8 @@ local cases = {
   { 'one device, activations on the host', 1, away },
   { 'one device, states on the host', 1, 'compute_config.zero_offload=all' },
   { 'one device, bf16', 1, 'precision=bf16' },
+  { 'one device, bf16 products, two micro-batches', 1, 'precision=bf16-mixed '
+    .. 'grad_accumulation_steps=2' },
   { 'dp', 2, 'pas_policy=dp' },
   { 'dp, four micro-batches, clipped', 2, 'pas_policy=dp grad_accumulation_steps=4 clip=0.01' },
   { 'ZeRO 1', 2, 'pas_policy=dp compute_config.use_zero=1' },

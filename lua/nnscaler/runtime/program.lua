@@ -1,6 +1,7 @@
 --- The program engine: traces the model for the shapes it meets, lowers the graph to a program with
 --- an explicit backward, writes that as Lua and runs it without autograd.
 local C = require 'nnscaler._C.runtime'
+local casts = require 'nnscaler.runtime.casts'
 local comm = require 'nnscaler.runtime.groups'
 local fields = require 'nnscaler.runtime.fields'
 local inference = require 'nnscaler.runtime.inference'
@@ -69,7 +70,9 @@ function Engine:build(graph, training)
   for _, set in ipairs(with_step and program:sets() or {}) do
     gathers = gathers or shards.cuts(set)
   end
-  local stages, step = load_program(file.text, file.chunk, segments, with_step, gathers)
+  local cast = program:casts()
+  local stages, step, make_casts =
+    load_program(file.text, file.chunk, segments, with_step, gathers, #cast > 0)
   self.step = self.step or step
   if watch.enabled then
     watch.stages(stages, program, { graph = graph, plan = plan, pipeline = line,
@@ -77,6 +80,7 @@ function Engine:build(graph, training)
   end
   return {
     stages = stages, tags = segments.tags, lowered = program, other = other,
+    casts = cast, make_casts = make_casts, -- their names, and what makes them
     structure = graph:structure(), tells = not shared or shared.stages:tells(segments.last_stage),
     context = { seed = self.options.seed, step = 0, micro = 0, tag = 0, constants = constants,
       last = false, empty = false },
@@ -180,7 +184,7 @@ end
 function Engine:twin(take)
   local twin = setmetatable({}, Engine)
   for key, value in next, self do twin[key] = value end
-  twin.take, twin.seeds = take, {}
+  twin.take, twin.seeds, twin.casts = take, {}, {}
   leaves.add_parts(twin)
   if self.states then twin.states = twin:make_states() end
   return twin
@@ -199,6 +203,7 @@ end
 ---@return nnscaler.ProgramEngine
 function M.new(model, job, shared, take)
   local self = setmetatable({ seeds = {}, paths = {}, take = take,
+    casts = {}, -- programs whose casts of weights are there
     texts = {}, -- of programs, by the name of their chunk
     told = {}, -- by micro-batch: whether this rank is the one that tells its loss
   }, Engine)
@@ -286,15 +291,6 @@ local function drop(saved, inputs)
       C.release(value)
     end
   end
-end
-
--- Whether a nested result contains the tensor.
-local function holds(value, x)
-  if type(value) ~= 'table' then return value == x end
-  for _, item in next, value do
-    if holds(item, x) then return true end
-  end
-  return false
 end
 
 -- Sets what a program asks of the micro-batch it runs on: micro-batch k of the step belongs to
@@ -427,6 +423,7 @@ end
 ---  outputs: any[] } loss: mean by weight; sum and count: of micro-batches that count; all of all
 ---  ranks, losses and outputs of this one
 function Engine:train_step(samples, context)
+  casts.drop(self) -- of a step that failed
   self.buffer_contents:reset()
   self.scale = context.scale
   if self.states then self.states:begin() end
@@ -450,6 +447,7 @@ function Engine:train_step(samples, context)
     local item = items[action.micro + 1]
     local key, k = action.stage * #items + action.micro, item.micro + 1
     if action.kind == 'F' then
+      casts.make(self, item.program)
       passes[key] = self:forward(item, context.step or 0, action.stage,
         context.weights and context.weights[k])
     else
@@ -461,7 +459,7 @@ function Engine:train_step(samples, context)
         passes[key] = nil
         if pass.loss and context.on_loss and not pass.idle then
           context.on_loss(k, pass.loss, pass.rest)
-        elseif pass.loss and not holds(pass.rest, pass.loss) then
+        elseif pass.loss and not tree.holds(pass.rest, pass.loss) then
           C.release(pass.loss)
         end
         if pass.loss and not pass.idle then
@@ -476,6 +474,7 @@ function Engine:train_step(samples, context)
     end
   end
   comm.flush()
+  casts.drop(self)
   -- Sums of gradients come first on all ranks: some have started in backward.
   if sums and self.step then
     self.step.sum(self.states)

@@ -63,4 +63,16 @@ function M.inputs(args, n, names, visit)
   return flat
 end
 
+--- Whether nested tables contain a value.
+---@param value any
+---@param x any
+---@return boolean
+function M.holds(value, x)
+  if type(value) ~= 'table' then return value == x end
+  for _, item in next, value do
+    if M.holds(item, x) then return true end
+  end
+  return false
+end
+
 return M

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "lower/schedule/pipeline.h"
+#include "support/operators.h"
 
 namespace nns::test {
 
@@ -24,6 +25,12 @@ Rank::Rank(const Programs& all, size_t number, const Inputs& inputs)
     }
   for (size_t i = 0; i < program_.constants.size(); ++i)
     lasting_[program_.constants[i]] = constant(i);
+  for (const Instr& instr : program_.casts) {
+    const Call call(instr.op, instr.args, [&](int id) { return lasting_.at(id); }, {});
+    Array made = evaluate(call).at(0);
+    made.dtype = program_.slot(instr.outs[0]).type.dtype;
+    lasting_[instr.outs[0]] = copy(made);
+  }
   plan_tasks();
 }
 
@@ -191,7 +198,8 @@ void Rank::take(const graph::Nest& nest, const std::string& name, Tensors& out) 
 
 Array Rank::read(int id) const {
   const SlotRole role = program_.slot(id).role;
-  if (role == SlotRole::parameter || role == SlotRole::constant) return lasting_.at(id);
+  if (role == SlotRole::parameter || role == SlotRole::constant || role == SlotRole::cast)
+    return lasting_.at(id);
   if (role == SlotRole::buffer) return pass().buffers.at(id);
   const auto it = pass().slots.find(id);
   if (it == pass().slots.end())

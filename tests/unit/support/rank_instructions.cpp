@@ -33,7 +33,7 @@ std::vector<Region> regions(const Shape& moves, size_t dims) {
 
 void Rank::finish(const Instr& instr) {
   if (instr.kind == InstrKind::call) {
-    measured.peak = std::max(measured.peak, held(pass()) + begun());
+    measured.peak = std::max(measured.peak, held(pass()) + begun() + bytes_of_casts(program_));
     if (inputs_.watch) show(instr);
     if (is_in_place(instr)) pass().slots.erase(reads(instr)[0]);
   }
