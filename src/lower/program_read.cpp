@@ -372,7 +372,7 @@ Lowered from_json(std::string_view text) {
   p.buffers = f.take("buffers", read_counts);
   p.constants = f.take("constants", read_counts);
   p.constant_data = f.take("constant_data", list_reader(graph::read_hex));
-  if (j.contains("casts")) p.casts = f.take("casts", list_reader(read_instr));
+  if (f.has("casts")) p.casts = f.take("casts", list_reader(read_instr));
   p.shares = f.take("shares", list_reader(read_share));
   p.segments = f.take("segments", list_reader(read_segment));
   p.last_stage = f.take("last_stage", read_count);

@@ -78,6 +78,48 @@ describe('experts', function()
     assert.is_true(math.abs(z:item() - (sums * sums):mean():item()) < 1e-12)
   end)
 
+  it('count no place that a mask leaves out', function()
+    local layer, x = made { chosen = 2 }, randn(2, 4, 6)
+    local mask = T.tensor({ { 1, 0, 1, 1 }, { 0, 0, 1, 0 } }, { dtype = 'float64' })
+    local there = T.stack({ x[0][0], x[0][2], x[0][3], x[1][2] }, 0):detach()
+    local function run(input, given)
+      local leaf = input:clone():requires_grad_(true)
+      local y, routing = layer(leaf, given)
+      local losses = { layer:balance(routing), layer:z_loss(routing) }
+      layer:zero_grad()
+      local sum = y:square():sum() + losses[1] + losses[2]
+      sum:backward()
+      local gradients = {}
+      for _, entry in ipairs(layer:named_parameters()) do
+        gradients[entry.name] = entry.param.grad:clone()
+      end
+      return y, losses, gradients, leaf.grad
+    end
+    local y, losses, gradients, dx = run(x, mask)
+    local z, want, wanted, dz = run(there)
+    local function same(a, b) assert.is_true((a - b):abs():max():item() < 1e-12) end
+    for k, place in ipairs { { 0, 0 }, { 0, 2 }, { 0, 3 }, { 1, 2 } } do
+      same(y[place[1]][place[2]], z[k - 1])
+      same(dx[place[1]][place[2]], dz[k - 1])
+    end
+    for _, place in ipairs { { 0, 1 }, { 1, 0 }, { 1, 1 }, { 1, 3 } } do
+      assert.equal(0, y[place[1]][place[2]]:abs():sum():item())
+      assert.equal(0, dx[place[1]][place[2]]:abs():sum():item())
+    end
+    for k = 1, 2 do same(losses[k], want[k]) end
+    for name, gradient in require('nnscaler.sorted').sorted_pairs(wanted) do
+      same(gradients[name], gradient)
+    end
+    -- Without any token there is nothing to lose.
+    local none, zero, zeros = run(x, mask * 0)
+    assert.equal(0, none:abs():sum():item() + zero[1]:item() + zero[2]:item())
+    for _, gradient in require('nnscaler.sorted').sorted_pairs(zeros) do
+      assert.equal(0, gradient:abs():sum():item())
+    end
+    assert.matches('the mask is %[4, 2%]; expected one number a token: %[2, 4%]',
+      message(layer, x, mask:t()))
+  end)
+
   it('leave out what is over their limit', function()
     local x = randn(1, 8, 6)
     local free, limited = made { chosen = 1 }, made { chosen = 1, capacity = 0.5 }

@@ -15,8 +15,8 @@ local M = {}
 
 local Routed = nn.class('Routed', nn.Experts)
 
-function Routed:forward(x)
-  local y, routing = nn.Experts.forward(self, x)
+function Routed:forward(x, mask)
+  local y, routing = nn.Experts.forward(self, x, mask)
   if not self.training then return y end
   local addend
   if self.weights.balance > 0 then addend = self:balance(routing) * self.weights.balance end

@@ -60,12 +60,26 @@ end
 ---@field scores nnscaler.Tensor [..., experts]
 ---@field probability nnscaler.Tensor [..., experts]
 ---@field index nnscaler.Tensor int64 [..., chosen]
----@field tokens integer
+---@field tokens integer|nnscaler.Tensor how many count
+---@field counts nnscaler.Tensor|nil boolean [...], of those
+
+-- Which tokens count, of a mask that fits.
+local function counted(x, mask)
+  local lead = { unpack(x.shape, 1, #x.shape - 1) }
+  if table.concat(mask.shape, ', ') ~= table.concat(lead, ', ') then
+    fail('model', 'nn.Experts', ('the mask is [%s]; expected one number a token: [%s]'):format(
+      table.concat(mask.shape, ', '), table.concat(lead, ', ')))
+  end
+  return mask:ne(0)
+end
 
 ---@param x nnscaler.Tensor [..., width]
+---@param mask? nnscaler.Tensor [...], 0 where there is no token: it goes to no expert, gets zeros,
+---  and counts nowhere
 ---@return nnscaler.Tensor y, nnscaler.nn.Routing routing
-function M.Experts:forward(x)
+function M.Experts:forward(x, mask)
   local o, count = self.options, self.experts
+  local counts = mask and counted(x, mask)
   local scores = self.gate(x)
   local probability = F.softmax(scores, -1)
   local weight, index = probability:topk(o.chosen, -1)
@@ -74,13 +88,25 @@ function M.Experts:forward(x)
   local tokens = 1
   for d = 1, #x.shape - 1 do tokens = tokens * x.shape[d] end
   local limit, kept = 0, index
+  if counts then kept = index:masked_fill(counts:logical_not():unsqueeze(-1), -1) end
   if o.capacity then
     limit = math.ceil(o.capacity * tokens * o.chosen / count)
-    kept = own.limit_experts(index, count, limit)
+    kept = own.limit_experts(kept, count, limit)
   end
   local up, gate = self.w3 or self.w1, self.w3 and self.w1
   local y = own.experts(x, kept, weight, up, self.w2, gate, o.activation, limit)
-  return y, { scores = scores, probability = probability, index = index, tokens = tokens }
+  -- A micro-batch without any token has losses of zero.
+  if counts then tokens = counts:sum():clamp_min(1):to(probability.dtype) end
+  return y, { scores = scores, probability = probability, index = index, tokens = tokens,
+    counts = counts or nil }
+end
+
+-- What a router tells of each token, zeros where none is.
+local function of_tokens(routing, x)
+  local counts = routing.counts
+  if not counts then return x end
+  for _ = #counts.shape + 1, #x.shape do counts = counts:unsqueeze(-1) end
+  return x * counts:to(x.dtype)
 end
 
 --- Σ over experts of experts · share of tokens · mean probability: least, the number of experts
@@ -92,15 +118,18 @@ function M.Experts:balance(routing)
   for d = 1, #routing.index.shape - 1 do lead[d] = d - 1 end
   local of = { unpack(lead) }
   of[#of + 1] = #lead
-  local chosen = F.one_hot(routing.index, self.experts):sum(of):to(routing.probability.dtype)
-  return (chosen * routing.probability:sum(lead)):sum() * (self.experts / routing.tokens ^ 2)
+  local chosen = of_tokens(routing, F.one_hot(routing.index, self.experts)):sum(of)
+  local probability = of_tokens(routing, routing.probability)
+  local sum = (chosen:to(probability.dtype) * probability:sum(lead)):sum()
+  return sum * self.experts / (routing.tokens * routing.tokens)
 end
 
 --- Mean square of the logarithm of Σ exp of a token's scores (Zoph 2022).
 ---@param routing nnscaler.nn.Routing
 ---@return nnscaler.Tensor
 function M.Experts:z_loss(routing)
-  return routing.scores:logsumexp { -1 }:square():mean()
+  local squares = routing.scores:logsumexp { -1 }:square()
+  return of_tokens(routing, squares):sum() / routing.tokens
 end
 
 return M

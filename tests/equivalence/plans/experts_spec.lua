@@ -20,6 +20,19 @@ local plans = {
   { of = some, policy = 'megatron', ranks = 4, config = { pipeline_nstages = 2 }, cuts = 13 },
 }
 
+-- A router that counts tokens by a mask, which others are known to ignore.
+local masked = { 'experts, masked' }
+for _, plan in ipairs {
+  { of = masked, policy = 'dp', ranks = 2, plan = 1 },
+  { of = masked, policy = 'fsdp', ranks = 2, plan = 1 },
+  { of = masked, policy = 'data', ranks = 2 }, { of = masked, policy = 'pp', ranks = 2 },
+  { of = masked, policy = 'tp', ranks = 2, cuts = 10 },
+  { of = masked, policy = 'tp', ranks = 4, config = { seed = 3 }, cuts = 10 },
+  { of = masked, policy = 'megatron', ranks = 2 },
+} do
+  plans[#plans + 1] = plan
+end
+
 for _, plan in ipairs(plans) do
   describe(hidden.name(plan), function()
     local found

@@ -45,8 +45,8 @@ describe('casts of weights', function()
           assert.equal(0, got.kept)
           all = all + got.casts
         end
-        -- Four weights and biases of products a block, and the table as that of the last layer: where
-        -- its rows are looked up too, a table that rests in shards is gathered as it is.
+        -- Four weights and biases of products a block, and the table as that of the last layer:
+        -- where its rows are looked up too, one that rests in shards is gathered as it is.
         local each = 17 - (cell.gathered and 1 or 0)
         assert.equal(cell.stages and each or 2 * each, all)
       end)
