@@ -50,7 +50,7 @@ Frontier Frontier::of(const std::string& key, size_t entries) {
 struct Mover::Work {
   Frontier& frontier;
   Added& added;
-  double micro = 0, forward = 0;  // seconds of a micro-batch; of them in forward
+  double micro = 0, forward = 0, sent = 0;  // seconds of a micro-batch, as in Added
 
   uint8_t take(int64_t bytes, bool kept) {
     frontier.memory.push_back({bytes, kept ? 1 : 0});
@@ -58,21 +58,25 @@ struct Mover::Work {
     NNS_CHECK(frontier.memory.size() < kHeld, "more than 253 pieces of memory are alive");
     return static_cast<uint8_t>(frontier.memory.size() - 1);
   }
-  void add(double in_forward, double in_backward) {
+  // `communication`: of both together.
+  void add(double in_forward, double in_backward, double communication) {
     micro += in_forward + in_backward;
     forward += in_forward;
+    sent += communication;
   }
   // What is charged for a leaf once it rests somewhere.
   void settle(const Space::Rest& rest) {
     added.resting += rest.bytes;
     added.seconds += rest.seconds;
-    add(rest.forward, 0);
+    added.update += rest.update;
+    add(rest.forward, 0, rest.forward);
     added.gathers += rest.forward;
   }
   void finish(int micro_batches) {
     added.seconds += micro_batches * micro;
     added.micro += micro;
     added.forward += forward;
+    added.sent += sent;
   }
   void keep(uint8_t root) {
     if (root >= kHeld || frontier.memory[root].kept) return;
@@ -107,10 +111,10 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
   const auto contribute = [&] {
     if (weight) {
       const Space::Rest& rest = space_.rest(live.leaf, entry.made, zero_);
-      if (!rest.joined || !entry.has_gradient) work.micro += rest.gradient;
+      if (!rest.joined || !entry.has_gradient) work.add(0, rest.gradient, rest.scatter);
       if (!rest.joined) return;
     }
-    if (entry.has_gradient) work.micro += summed(entry.made);
+    if (entry.has_gradient) work.add(0, summed(entry.made), 0);
     entry.has_gradient = 1;
   };
   if (read && (piece.none || piece.view)) gather_again(work, entry, live);
@@ -122,18 +126,18 @@ void Mover::use(Work& work, Entry& entry, const Live& live, Code code, int gradi
   }
   const auto bit = static_cast<uint16_t>(1u << code);
   if (!(entry.exists & bit)) {
-    work.add(piece.forward.all(), 0);
+    work.add(piece.forward.all(), 0, piece.forward.communication);
     // What costs nothing may as well be made again.
     if (memory_ || piece.forward.all() > 0) entry.exists |= bit;
   }
   bool first = false;
   for (int i = 0; i < gradients; ++i) {
     if (entry.gradients & bit) {
-      work.micro += summed(code);
+      work.add(0, summed(code), 0);
       continue;
     }
     entry.gradients |= bit;
-    work.micro += piece.backward.all();
+    work.add(0, piece.backward.all(), piece.backward.communication);
     contribute();
     first = true;
   }
@@ -154,7 +158,7 @@ void Mover::gather_again(Work& work, Entry& entry, const Live& live) const {
   if (live.leaf < 0 || entry.again) return;
   const double seconds = space_.rest(live.leaf, entry.made, zero_).again;
   entry.again = seconds > 0;
-  work.add(0, seconds);
+  work.add(0, seconds, seconds);
 }
 
 // Decides where a weight of several uses rests, or checks a further use; false where lowering would
@@ -264,8 +268,10 @@ bool Mover::move(int number, size_t candidate, uint32_t homes, Frontier& frontie
     frontier = {};
     return true;
   }
-  if (piece != nullptr) work.add(piece->forward.all(), piece->backward.all());
-  if (direct_sum) work.add(-piece->spared_sum, 0);
+  if (piece != nullptr)
+    work.add(piece->forward.all(), piece->backward.all(),
+             piece->forward.communication + piece->backward.communication);
+  if (direct_sum) work.add(-piece->spared_sum, 0, 0);
   if (memory_ && piece != nullptr) added.saved += piece->kept;
   std::vector<uint8_t> roots;
   if (memory_ && piece != nullptr)

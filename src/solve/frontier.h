@@ -55,6 +55,8 @@ struct Added {
   double micro = 0;     // of `seconds`, those of one micro-batch
   double forward = 0;   // of `micro`, those of forward
   double gathers = 0;   // of `forward`, those of weights in shards
+  double sent = 0;      // of `micro`, those of communication
+  double update = 0;    // of `seconds`, those of updates of weights
 };
 
 class Mover {

@@ -1,6 +1,7 @@
 #include "solve/piece.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -277,22 +278,37 @@ CallPiece piece_of(const graph::Graph& graph, const graph::Node& node, const Can
     else if (std::find(roots.begin(), roots.end(), root) == roots.end())
       piece.kept += storage.bytes(root);
   }
-  // A call may write its results where its operands were.
+  const std::vector<int> inputs = graph::inputs_of(node);
+  // A call may write its results where its operands were, and the gradients that it is given may be
+  // one number.
   const auto top_of = [&](size_t segment) {
     const auto bytes_of_all = [&](const std::vector<int>& slots) {
       std::set<int> roots;
       int64_t bytes = 0;
       for (int slot : slots)
         if (const int root = slot < 0 ? -1 : storage.root(slot);
-            root >= 0 && !kept.contains(root) && bench.at({root}) == bench.operands_.size() &&
-            roots.insert(root).second)
+            root >= 0 && program.slot(root).role != SlotRole::input && !kept.contains(root) &&
+            bench.at({root}) == bench.operands_.size() && roots.insert(root).second)
           bytes += storage.bytes(root);
       return bytes;
     };
+    // What is kept may be gone once nothing here reads it any more; weights and inputs stay.
+    const auto& instrs = program.segments[segment].instrs;
+    std::map<int, size_t> last;  // by root
+    for (size_t i = 0; i < instrs.size() && segment == 1; ++i)
+      for (int slot : lower::reads(instrs[i])) last[storage.root(slot)] = i;
+    std::erase_if(last, [&](const auto& entry) {
+      const size_t operand = bench.at({entry.first});
+      return !kept.contains(entry.first) ||
+             (operand < inputs.size() && graph.value({inputs[operand]}).producer < 0);
+    });
     int64_t most = 0;
-    for (const Instr& instr : program.segments[segment].instrs) {
-      most = std::max(most, bytes_of_all(lower::reads(instr)));
-      if (storage.allocates(instr)) most = std::max(most, bytes_of_all(instr.outs));
+    for (size_t i = 0; i < instrs.size(); ++i) {
+      int64_t gone = 0;
+      for (const auto& [root, end] : last)
+        if (end < i) gone += storage.bytes(root);
+      most = std::max(most, bytes_of_all(lower::reads(instrs[i])) - gone);
+      if (storage.allocates(instrs[i])) most = std::max(most, bytes_of_all(instrs[i].outs) - gone);
     }
     return most;
   };

@@ -38,7 +38,11 @@ std::optional<Difference> change(const Space& space, const Mover& mover, const T
     out.seconds += next->second.seconds - of.steps[i].seconds;
     out.bytes +=
         next->second.resting + next->second.saved - of.steps[i].resting - of.steps[i].saved;
-    if (i == 0) out.bytes += space.unread();
+    if (i == 0) {
+      const Space::Rest unread = space.unread(arrangement.zero);
+      out.bytes += unread.bytes;
+      out.seconds += unread.seconds;
+    }
     now = std::move(next->first);
     if (i + 1 < of.before.size() && now.key() == of.before[i + 1].key()) break;
   }

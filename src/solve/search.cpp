@@ -80,7 +80,8 @@ class Search {
   // From the fastest on.
   std::vector<Found> run() {
     std::vector<State>& states = states_;
-    states = {{0, memory_ ? space_.unread() : 0, 0, -1, nullptr}};
+    const Space::Rest unread = space_.unread(limits_.zero);
+    states = {{unread.seconds, memory_ ? unread.bytes : 0, 0, -1, nullptr}};
     std::vector<std::pair<std::string, int>> now{{Frontier{}.key(), 0}};
     const auto& segments = space_.segments();
     for (size_t s = 0; s < segments.size(); ++s) {
@@ -368,7 +369,9 @@ std::optional<Trace> trace(const Space& space, const std::vector<uint8_t>& candi
     out.steps.insert(out.steps.end(), (*path)->steps.begin(), (*path)->steps.end());
     out.before.insert(out.before.end(), (*path)->before.begin(), (*path)->before.end());
   }
-  out.steps[0].resting += space.unread();
+  const Space::Rest unread = space.unread(zero);
+  out.steps[0].resting += unread.bytes;
+  out.steps[0].seconds += unread.seconds;
   return out;
 }
 
@@ -382,12 +385,14 @@ std::optional<Added> price(const Space& space, const std::vector<uint8_t>& candi
     sum.saved += step.saved;
     sum.micro += step.micro;
     sum.forward += step.forward;
+    sum.sent += step.sent;
+    sum.update += step.update;
   }
   return sum;
 }
 
 int64_t least_resting(const Space& space, int zero) {
-  int64_t sum = space.unread();
+  int64_t sum = space.unread(zero).bytes;
   for (size_t i = 0; i < space.sequence().size(); ++i) {
     const Step& step = space.steps()[at(space.sequence()[i])];
     const auto least = [&](int leaf) {

@@ -267,11 +267,15 @@ void Space::find_leaves() {
   for (const graph::Value& value : graph.values) {
     if (value.producer >= 0) continue;
     const bool rests = this->rests(value.id);
-    if (rests && uses_[at(value.id)] == 0) unread_ += bytes_of(value.type);
-    if (value.role == Role::constant) unread_ += bytes_of(value.type);
-    if (uses_[at(value.id)] == 0) continue;
-    const Leaf leaf{type_of(value.id), rests, gets_[at(value.id)], requires_[at(value.id)],
+    const Leaf leaf{type_of(value.id),
+                    rests,
+                    value.role == Role::parameter,
+                    gets_[at(value.id)],
+                    requires_[at(value.id)],
                     uses_[at(value.id)] == 1};
+    if (rests && uses_[at(value.id)] == 0) ++unread_[leaf];
+    if (value.role == Role::constant) constants_ += bytes_of(value.type);
+    if (uses_[at(value.id)] == 0) continue;
     const auto known = std::find(leaves_.begin(), leaves_.end(), leaf);
     leaf_of_[at(value.id)] = static_cast<int>(known - leaves_.begin());
     if (known == leaves_.end()) leaves_.push_back(leaf);

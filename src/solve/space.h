@@ -41,6 +41,7 @@ struct Kind {
 struct Leaf {
   int type = 0;          // in Space::types
   bool rests = false;    // a parameter or buffer
+  bool weight = false;   // a parameter
   bool trained = false;  // it gets a gradient
   bool requires_grad = false;
   bool single = false;  // read once: it rests as it is used
@@ -119,8 +120,6 @@ class Space {
   // Of each segment: whether it is an entry of a list of modules.
   const std::vector<bool>& listed() const { return listed_; }
   uint64_t structure() const { return structure_; }  // graph::structure_hash
-  // Bytes of weights and buffers that no call reads, and of constants.
-  int64_t unread() const { return unread_; }
 
   const std::vector<TensorType>& types() const { return types_; }
 
@@ -131,13 +130,16 @@ class Space {
   // What a leaf that rests in a layout costs, with its states in shards by a level of plan::Zero:
   // bytes, seconds a step beside micro-batches, and of a micro-batch in forward; `again`: once in
   // backward where that reads it; `gradient`: of each contribution to its gradient, or once of
-  // their sum where they are `joined`.
+  // their sum where they are `joined`. `update` is a part of `seconds`, `scatter` one of
+  // `gradient`.
   struct Rest {
     int64_t bytes = 0;
-    double seconds = 0, forward = 0, again = 0, gradient = 0;
+    double seconds = 0, update = 0, forward = 0, again = 0, gradient = 0, scatter = 0;
     bool joined = false;
   };
   const Rest& rest(int leaf, Code home, int zero) const;
+  // The bytes and seconds of weights and buffers that no call reads, and of constants.
+  Rest unread(int zero) const;
   TensorType local(int type, Code code) const;
   // Numbers from 1 on for seconds that sums are spared.
   uint8_t spared_id(double seconds) const;
@@ -172,7 +174,8 @@ class Space {
   std::vector<bool> listed_;
   std::vector<int> segment_ids_;
   std::vector<std::vector<Live>> alive_;
-  int64_t unread_ = 0;
+  int64_t constants_ = 0;       // bytes
+  std::map<Leaf, int> unread_;  // how many there are
   uint64_t structure_ = 0;
   std::vector<TensorType> types_;
   std::map<std::pair<DType, Shape>, int> type_ids_;

@@ -266,7 +266,7 @@ Space::Rest Space::make_rest(const Leaf& leaf, Code home, int zero) const {
   if (!leaf.rests) return rest;
   const TensorType type = local(leaf.type, home);
   rest.bytes = bytes_of(type);
-  if (!leaf.trained) return rest;
+  if (!leaf.weight || (!leaf.trained && zero == plan::Zero::none)) return rest;
   const lower::StepSettings& settings = problem_.settings;
   const cost::LinkCosts& links = problem_.on.links;
   std::vector<int> ranks;  // that hold addends of its gradient
@@ -280,33 +280,51 @@ Space::Rest Space::make_rest(const Leaf& leaf, Code home, int zero) const {
     length = (length + n - 1) / n;
   }
   const auto rests = [&](int level) { return zero >= level ? part : type; };
-  const TensorType gradient{rests(plan::Zero::gradients).shape, lower::gradient_dtype(type.dtype)};
-  rest.bytes = bytes_of(rests(plan::Zero::weights)) + bytes_of(gradient) +
-               static_cast<int64_t>(settings.state *
-                                    static_cast<double>(bytes_of(rests(plan::Zero::slots))));
   const bool across = cost::crosses_hosts(ranks, links);
-  const lower::StepPart once = lower::step_part(type, ranks, problem_.on, settings);
-  rest.seconds = lower::step_part(rests(plan::Zero::slots), ranks, problem_.on, settings).update;
-  if (zero <= plan::Zero::slots) rest.seconds += once.sum;
-  if (zero == plan::Zero::slots || zero == plan::Zero::gradients) {
+  const auto collective = [&](Communication kind, DType dtype) {
+    return lower::collective_seconds(kind, {type.shape, dtype}, ranks, problem_.on);
+  };
+  if (zero == plan::Zero::weights)
+    rest.forward = rest.again = collective(Communication::all_gather, type.dtype);
+  if (leaf.requires_grad && (zero == plan::Zero::slots || zero == plan::Zero::gradients)) {
     // Weights are gathered in sets: each pays for the part of a start that its bytes fill.
     const auto kind = Communication::all_gather;
     const double start = cost::collective_seconds(kind, 0, 1, n, across, links);
     const double filled = std::min(
         1.0, static_cast<double>(bytes_of(type)) / static_cast<double>(settings.bucket_bytes));
-    rest.seconds += cost::collective_seconds(kind, n * numel(part.shape), size_of(type.dtype), n,
-                                             across, links) -
-                    (1 - filled) * start;
+    rest.seconds = cost::collective_seconds(kind, n * numel(part.shape), size_of(type.dtype), n,
+                                            across, links) -
+                   (1 - filled) * start;
   }
-  const auto collective = [&](Communication kind, DType dtype) {
-    return lower::collective_seconds(kind, {type.shape, dtype}, ranks, problem_.on);
-  };
+  if (!leaf.trained) {
+    rest.bytes = bytes_of(rests(plan::Zero::weights));
+    return rest;
+  }
+  const TensorType gradient{rests(plan::Zero::gradients).shape, lower::gradient_dtype(type.dtype)};
+  rest.bytes = bytes_of(rests(plan::Zero::weights)) + bytes_of(gradient) +
+               static_cast<int64_t>(settings.state *
+                                    static_cast<double>(bytes_of(rests(plan::Zero::slots))));
+  const lower::StepPart once = lower::step_part(type, ranks, problem_.on, settings);
+  rest.update = lower::step_part(rests(plan::Zero::slots), ranks, problem_.on, settings).update;
+  rest.seconds += rest.update;
+  if (zero <= plan::Zero::slots) rest.seconds += once.sum;
   rest.gradient = lower::accumulate_seconds(gradient, problem_.on);
   if (zero >= plan::Zero::gradients)
-    rest.gradient += collective(Communication::scatter_gradient, gradient.dtype);
+    rest.scatter = collective(Communication::scatter_gradient, gradient.dtype);
+  rest.gradient += rest.scatter;
   rest.joined = zero == plan::Zero::weights;
-  if (rest.joined) rest.forward = rest.again = collective(Communication::all_gather, type.dtype);
   return rest;
+}
+
+Space::Rest Space::unread(int zero) const {
+  Rest out;
+  out.bytes = constants_;
+  for (const auto& [leaf, count] : unread_) {
+    const Rest rest = make_rest(leaf, kWhole, zero);
+    out.bytes += count * rest.bytes;
+    out.seconds += count * rest.seconds;
+  }
+  return out;
 }
 
 }  // namespace nns::solve

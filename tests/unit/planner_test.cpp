@@ -277,7 +277,8 @@ TEST_CASE("a plan that holds little is found, else no proof is claimed", "[solve
 
 TEST_CASE("an estimate holds no more than the simulator finds", "[solve]") {
   int near = 0, all = 0;
-  for (const auto& graph : {test::transformer(4), test::alike(6), test::perceptrons(4)})
+  for (const auto& graph : {test::transformer(4), test::alike(6), test::perceptrons(4),
+                            test::linears(), test::convolutions(), test::oddities()})
     for (const int ranks : {1, 2})
       for (const int zero : {plan::Zero::none, plan::Zero::weights})
         for (const char* schedule : {"1f1b", "zb_h1"}) {

@@ -255,7 +255,7 @@ TEST_CASE("the search finds what trying all plans finds", "[solve]") {
     if (count_choices(space) > 300) continue;
     INFO("graph " << ++graphs << "\n" << graph::to_text(*graph, false));
     std::vector<Priced> all;
-    enumerate(space, Mover(space, true), 0, {}, {0, space.unread(), 0}, all);
+    enumerate(space, Mover(space, true), 0, {}, {0, space.unread(0).bytes, 0}, all);
     REQUIRE(static_cast<double>(all.size()) == count_choices(space));
     std::sort(all.begin(), all.end(), [](auto& a, auto& b) { return a.bytes < b.bytes; });
     const auto fastest = [&](int64_t bytes) {
