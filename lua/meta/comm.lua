@@ -97,6 +97,13 @@ function Group:all_gather_ahead(tensor, dim, whole) end
 ---@return nnscaler.Tensor
 function Group:reduce_scatter(tensor, dim) end
 
+---The same of several tensors of one dtype, each along its own dimension, in one message.
+---@param tensors nnscaler.Tensor[]
+---@param dims integer[]
+---@param empty? boolean whether the addends of this rank are zeros, whatever the tensors hold
+---@return nnscaler.Tensor[] parts, which lie in one memory
+function Group:reduce_scatter_all(tensors, dims, empty) end
+
 --- Cuts along one dimension, and joins along another.
 ---@param tensor nnscaler.Tensor cut along `from`
 ---@param dim integer that is cut

@@ -103,6 +103,24 @@ int group_reduce_scatter(lua_State* L) {  // (group, tensor, dim)
   tensor::push(L, group_at(L).reduce_scatter(check_real(L, 2), check_int(L, 3)));
   return 1;
 }
+int group_reduce_scatter_all(lua_State* L) {  // (group, tensors, dims, empty)
+  const Waiting waiting = in_operation(L, Operation::reduce_scatter);
+  luaL_checktype(L, 2, LUA_TTABLE);
+  std::vector<at::Tensor> addends;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(L, 2)); ++i) {
+    lua_rawgeti(L, 2, i);
+    addends.push_back(check_real(L, lua_gettop(L)));
+    lua_pop(L, 1);
+  }
+  const auto out =
+      group_at(L).reduce_scatter(addends, script::check_ints(L, 3), lua_toboolean(L, 4) != 0);
+  lua_createtable(L, static_cast<int>(out.size()), 0);
+  for (size_t i = 0; i < out.size(); ++i) {
+    tensor::push(L, out[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
 int group_all_to_all(lua_State* L) {  // (group, tensor, dim, from, whole)
   const Waiting waiting = in_operation(L, Operation::all_to_all);
   tensor::push(L, group_at(L).all_to_all(check_real(L, 2), check_int(L, 3), check_int(L, 4),
@@ -385,6 +403,7 @@ int open_module(lua_State* L) {
                                 {"all_gather", guarded<group_all_gather>},
                                 {"all_gather_ahead", guarded<group_all_gather_ahead>},
                                 {"reduce_scatter", guarded<group_reduce_scatter>},
+                                {"reduce_scatter_all", guarded<group_reduce_scatter_all>},
                                 {"all_to_all", guarded<group_all_to_all>},
                                 {"broadcast", guarded<group_broadcast>},
                                 {"send", guarded<group_send>},

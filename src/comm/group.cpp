@@ -179,6 +179,53 @@ at::Tensor Group::reduce_scatter(const at::Tensor& addend, int64_t dim) {
   return one.narrow(dim, 0, part(addend.size(dim), position(), size()).length());
 }
 
+std::vector<at::Tensor> Group::reduce_scatter(const std::vector<at::Tensor>& addends,
+                                              const std::vector<int64_t>& dims, bool empty) {
+  NNS_CHECK(!addends.empty() && addends.size() == dims.size(), "{} addends along {} dimensions",
+            addends.size(), dims.size());
+  // Parts of a rank, one behind the other; f(addend, start, length, first element, elements).
+  const auto each = [&](int rank, const auto& f) {
+    int64_t first = 0;
+    for (size_t i = 0; i < addends.size(); ++i) {
+      const int64_t length = addends[i].size(dims[i]);
+      const lower::Range range = part(length, rank, size());
+      const int64_t elements = length == 0 ? 0 : addends[i].numel() / length * range.length();
+      f(i, range, first, elements);
+      first += elements;
+    }
+    return first;
+  };
+  const auto nothing = [](size_t, const lower::Range&, int64_t, int64_t) {};
+  int64_t longest = 0;
+  for (int k = 0; k < size(); ++k) longest = std::max(longest, each(k, nothing));
+  at::Tensor all = at::empty({size(), longest}, addends[0].options());
+  if (empty) all.zero_();
+  for (int k = 0; k < size() && !empty; ++k) {
+    const at::Tensor line = all[k];
+    const int64_t end =
+        each(k, [&](size_t i, const lower::Range& range, int64_t first, int64_t elements) {
+          const at::Tensor piece = addends[i].narrow(dims[i], range.start, range.length());
+          line.narrow(0, first, elements).view(piece.sizes()).copy_(piece);
+        });
+    if (end < longest) line.narrow(0, end, longest - end).zero_();
+  }
+  check("reduce_scatter", all);
+  at::Tensor one = at::empty({longest}, all.options());
+  if (size() == 1)
+    one.copy_(all[0]);
+  else
+    do_reduce_scatter(one, all);
+  const int64_t own = each(position(), nothing);
+  if (own < longest) one = one.narrow(0, 0, own).clone();
+  std::vector<at::Tensor> out;
+  each(position(), [&](size_t i, const lower::Range& range, int64_t first, int64_t elements) {
+    auto sizes = addends[i].sizes().vec();
+    sizes[static_cast<size_t>(dims[i])] = range.length();
+    out.push_back(one.narrow(0, first, elements).view(sizes));
+  });
+  return out;
+}
+
 at::Tensor Group::all_to_all(const at::Tensor& local, int64_t dim, int64_t from, int64_t whole) {
   if (size() == 1) return local;
   // Parts of `dim` go out; what comes in are the ranks' parts of `from`, padded alike.

@@ -61,6 +61,10 @@ class Group {
   void all_gather_ahead(const at::Tensor& local, int64_t dim, int64_t whole);
   // Sums, and keeps this rank's part along `dim`.
   at::Tensor reduce_scatter(const at::Tensor& addend, int64_t dim);
+  // The same of several of one dtype, each along its own dimension, in one message. Where the call
+  // is `empty` this rank's addends are zeros.
+  std::vector<at::Tensor> reduce_scatter(const std::vector<at::Tensor>& addends,
+                                         const std::vector<int64_t>& dims, bool empty);
   // Cuts along `dim` and joins along `from`, whose whole length is `whole`.
   at::Tensor all_to_all(const at::Tensor& local, int64_t dim, int64_t from, int64_t whole);
   void broadcast(at::Tensor& tensor, int root);  // root: position in the group

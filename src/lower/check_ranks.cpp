@@ -70,6 +70,7 @@ std::vector<Event> events_of(const Program& program, const Segment& segment) {
       const TensorType& type = program.slot(instr.outs[0]).type;
       e.what = fmt::format("{} of {} {}", instr.op, name_of(type.dtype),
                            is_sum(instr) ? to_string(type) : std::to_string(type.shape.size()));
+      if (instr.outs.size() > 1) e.what += fmt::format(" × {}", instr.outs.size());
       out.push_back(std::move(e));
     }
   }

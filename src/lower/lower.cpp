@@ -54,6 +54,7 @@ class Lowering {
     cast_once(program);
     gather_again(program);
     offload(program, offloaded(), common_.options.device);
+    join_scatters(program, common_.options.set_bytes);
     find_saved(program);
     reuse_memory(program);
     find_blocks(program);

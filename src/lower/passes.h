@@ -34,6 +34,9 @@ using Remakes = std::map<int, Instr>;
 void read_again(Program& program, const Remakes& calls, Segment& segment);
 // Keeps what calls of these graph nodes make for backward in memory of the host.
 void offload(Program& program, const std::vector<bool>& nodes, const std::string& device);
+// Puts the scatters of a repeated block's gradients over the same ranks into one call each, of so
+// many bytes at most (or one gradient).
+void join_scatters(Program& program, int64_t bytes);
 // Sets what each segment hands to later ones: slots made (or got) in one and read in another.
 void find_saved(Program& program);
 // Lets sums of gradients write into an addend that nobody else reads, and marks gradients that an

@@ -34,6 +34,17 @@ int64_t elements(const Program& program, const Instr& instr, Communication kind,
     for (const int64_t half : {2 * r, 2 * r + 1}) stay += half == r || half == 2 * n - 1 - r;
     return numel(shape) / 2 * (2 - stay);
   }
+  if (const Arg* dims = find_arg(instr, "dims")) {  // a list, each with its own
+    int64_t sum = 0;
+    const std::vector<int> list = reads(instr);
+    for (size_t i = 0; i < list.size(); ++i) {
+      Shape own = program.slot(list[i]).type.shape;
+      int64_t& length = own.at(static_cast<size_t>(std::get<Shape>(*dims).at(i)));
+      length = part(length, n);
+      sum += (n - 1) * numel(own);
+    }
+    return sum;
+  }
   if (kind == Communication::all_gather) {
     size("dim") = part(argument<int64_t>(instr, "whole"), n);
   } else if (kind == Communication::all_to_all) {

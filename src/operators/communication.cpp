@@ -174,6 +174,9 @@ void add_communication(Records& records) {
       gradient(reduce_scatter));
   add("comm::scatter_gradient(Tensor self, int dim, int[] group, bool empty=False) -> Tensor",
       C::scatter_gradient);
+  add("comm::scatter_gradients(Tensor[] self, int[] dims, int[] group, bool empty=False) -> "
+      "Tensor[]",
+      C::scatter_gradient);
   add("comm::all_to_all(Tensor self, int dim, int from, int whole, int[] group) -> Tensor",
       C::all_to_all, gradient(all_to_all));
   add("comm::exchange_rows(Tensor self, Tensor sends, Tensor receives, int rows, int[] ring) -> "

@@ -30,6 +30,20 @@ int64_t scatter_workspace(const CallView& call) {
   const Pieces p(call, "self", dim, call.shape("self").at(static_cast<size_t>(dim)));
   return p.plain ? p.all() : 2 * p.all();
 }
+// Packed by rank, and what comes from the others.
+int64_t scatters_workspace(const CallView& call) {
+  const auto ranks = static_cast<int64_t>(call.ints("group").size());
+  const std::vector<int64_t> dims = call.ints("dims");
+  int64_t bytes = 0;
+  const auto list = call.tensors("self");
+  for (size_t i = 0; i < list.size(); ++i) {
+    const int64_t own = list[i]->shape.at(static_cast<size_t>(dims.at(i)));
+    const int64_t longest = (own + ranks - 1) / std::max<int64_t>(1, ranks);
+    const int64_t row = own == 0 ? 0 : bytes_of(*list[i]) / own;
+    bytes += 2 * ranks * longest * row + (own % ranks == 0 ? 0 : longest * row);
+  }
+  return bytes;
+}
 int64_t exchange_workspace(const CallView& call) {
   return 2 * bytes_of(call.tensor("self"));
 }
@@ -87,6 +101,7 @@ const std::map<std::string_view, Room>& rooms() {
       {"comm::all_gather", {nullptr, gather_workspace}},
       {"comm::reduce_scatter", {nullptr, scatter_workspace}},
       {"comm::scatter_gradient", {nullptr, scatter_workspace}},
+      {"comm::scatter_gradients", {nullptr, scatters_workspace}},
       {"comm::all_to_all", {nullptr, exchange_workspace}},
       {"aten::linear", {nullptr, product_workspace}},
       {"aten::matmul", {nullptr, product_workspace}},

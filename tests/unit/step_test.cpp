@@ -11,6 +11,7 @@
 #include "lower/check_ranks.h"
 #include "lower/lower.h"
 #include "lower/passes.h"
+#include "lower/skeleton.h"
 #include "plan/builder.h"
 #include "support/models.h"
 
@@ -135,15 +136,61 @@ TEST_CASE("gradients in shards are scattered in backward") {
         "  gather set 0 over 0 1\n");
   int scatters = 0;
   for (const Instr& instr : p.segments[1].instrs) {
-    scatters += instr.op == "comm::scatter_gradient" ? 1 : 0;
+    if (instr.op == "comm::scatter_gradients") {
+      ++scatters;
+      CHECK(instr.outs.size() == 2);
+    }
     if (instr.kind != InstrKind::accumulate) continue;
     const Slot& parameter = p.slot(instr.target);
     CHECK(gradient_type(parameter) ==
           p.slot(std::get<graph::ValueRef>(instr.args[0].value).id).type);
     CHECK(numel(parameter.gradient) * 2 == numel(parameter.type.shape));
   }
-  CHECK(scatters == 2);
+  CHECK(scatters == 1);
   check_step(p);
+}
+
+TEST_CASE("gradients of a block in shards go in one message, of so many bytes at most") {
+  const auto graph = test::perceptrons(3);
+  const auto lowered = [&](int zero, int64_t bytes) {
+    plan::Builder b(graph, 1, 2);
+    for (const graph::Node& node : graph->nodes) b.replicate(node.id, 1);
+    b.zero(zero);
+    Options options;
+    options.plan = std::make_shared<const plan::Plan>(b.finish("hand"));
+    options.set_bytes = bytes;
+    test::Programs out{graph, options.plan, {}, std::make_shared<const Skeleton>(graph, options)};
+    for (int r = 0; r < 2; ++r) out.ranks.push_back(out.skeleton->project(r));
+    return out;
+  };
+  const test::Inputs inputs = test::random_inputs(*graph, 4, 5);
+  const test::Outcome want = test::run(test::lower_all(graph), inputs);
+  // A block has 6 weights, of 12·6 elements at most.
+  const std::pair<int64_t, size_t> cases[] = {{25 << 20, 3}, {12 * 6 * 8 + 12 * 8, 9}, {0, 0}};
+  for (const auto& [bytes, joined] : cases) {
+    INFO(bytes);
+    const test::Programs programs = lowered(plan::Zero::gradients, bytes);
+    CHECK(programs.skeleton->check());
+    const test::Outcome got = test::run(programs, inputs);
+    CHECK(test::difference(want, got) == "");
+    CHECK(test::miscounted(programs, got) == "");
+    CHECK(test::unmeasured(programs, got) == "");
+    const Segment& backward = programs.ranks[0].program.segments[1];
+    size_t calls = 0, gradients = 0;
+    for (const Instr& instr : backward.instrs) {
+      if (instr.op == "comm::scatter_gradient") ++gradients;
+      if (instr.op != "comm::scatter_gradients") continue;
+      ++calls;
+      gradients += instr.outs.size();
+    }
+    CHECK(calls == joined);
+    CHECK(gradients >= 3 * 6 + 1);
+    CHECK(backward.blocks.size() == 3);
+  }
+  // Of weights that rest in shards each is scattered alone: none of them waits whole for others.
+  for (const Instr& instr :
+       lowered(plan::Zero::weights, 25 << 20).ranks[0].program.segments[1].instrs)
+    CHECK(instr.op != "comm::scatter_gradients");
 }
 
 TEST_CASE("a faulty step over shards is refused") {

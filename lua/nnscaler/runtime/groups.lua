@@ -92,6 +92,16 @@ function M.scatter_gradient(x, dim, ranks, empty)
   return M.reduce_scatter(empty and x:zeros_like() or x, dim, ranks)
 end
 
+---The same of several gradients, each along its own dimension, in one message.
+---@param list nnscaler.Tensor[]
+---@param dims integer[]
+---@param ranks integer[]
+---@param empty boolean
+---@return nnscaler.Tensor[]
+function M.scatter_gradients(list, dims, ranks, empty)
+  return M.group(ranks):reduce_scatter_all(list, dims, empty)
+end
+
 ---Cuts along `dim` and joins along `from` to length `whole`.
 ---@param x nnscaler.Tensor
 ---@param dim integer

@@ -79,10 +79,43 @@ class World {
       if (theirs->op != instr->op)
         broken("rank {} calls {}, rank {} {}", one.number(), instr->op, member, theirs->op);
     }
+    if (instr->op == "comm::scatter_gradients") {
+      scatter(group);
+      return true;
+    }
     std::vector<Array> parts;
     for (int64_t member : group) parts.push_back(rank(member).operand(*rank(member).current()));
     for (size_t i = 0; i < group.size(); ++i) complete(rank(group[i]), group, i, parts);
     return true;
+  }
+
+  // Several gradients in one message, each along its own dimension.
+  void scatter(const Shape& group) {
+    const auto n = static_cast<int>(group.size());
+    std::vector<std::vector<Array>> made(group.size());
+    std::vector<int64_t> sent(group.size(), 0);
+    const Instr& first = *rank(group[0]).current();
+    const auto& dims = argument<Shape>(first, "dims");
+    for (size_t k = 0; k < dims.size(); ++k) {
+      std::vector<Array> parts;
+      for (int64_t member : group)
+        parts.push_back(rank(member).operand(*rank(member).current(), k));
+      const Array sum = total(parts, false);
+      const auto dim = static_cast<size_t>(dims[k]);
+      for (size_t me = 0; me < group.size(); ++me) {
+        const Range r = lower::part_of({0, sum.shape[dim]}, static_cast<int>(me), n);
+        made[me].push_back(copy(slice(sum, dim, r.start, r.stop)));
+        Shape longest = sum.shape;
+        longest[dim] = ceil_div(sum.shape[dim], n);
+        sent[me] += (n - 1) * numel(longest);
+      }
+    }
+    for (size_t me = 0; me < group.size(); ++me) {
+      Rank& one = rank(group[me]);
+      one.count("reduce_scatter", group.size(), sent[me],
+                one.program().slot(one.current()->outs[0]).type.dtype);
+      one.complete(std::move(made[me]));
+    }
   }
 
   void complete(Rank& one, const Shape& group, size_t me, const std::vector<Array>& parts) {

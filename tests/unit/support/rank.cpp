@@ -65,9 +65,9 @@ bool Rank::run(Mail& mail) {
   return moved;
 }
 
-void Rank::complete(Array result) {
+void Rank::complete(std::vector<Array> results) {
   const Instr& instr = *current();
-  store(instr.outs.at(0), std::move(result));
+  for (size_t i = 0; i < results.size(); ++i) store(instr.outs.at(i), std::move(results[i]));
   finish(instr);
 }
 

@@ -40,9 +40,12 @@ class Rank {
   // Goes on until it waits for others; whether it did anything.
   bool run(Mail& mail);
 
-  Array operand(const lower::Instr& instr) const { return read(lower::reads(instr).at(0)); }
-  // The result of a collective that all members made together.
-  void complete(Array result);
+  Array operand(const lower::Instr& instr, size_t k = 0) const {
+    return read(lower::reads(instr).at(k));
+  }
+  // The results of a collective that all members made together.
+  void complete(std::vector<Array> results);
+  void complete(Array result) { complete(std::vector<Array>{std::move(result)}); }
   void count(const std::string& op, size_t ranks, int64_t elements, DType dtype);
   void count_step(const std::string& op, size_t ranks, int64_t bytes);
 
