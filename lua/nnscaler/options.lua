@@ -128,6 +128,23 @@ function M.sizes(policy, config, size, pas_config)
   return { whole = whole, plan_ngpus = plan_ngpus, runtime_ngpus = runtime_ngpus }
 end
 
+--- Whether a job leaves it to the planner how many devices a plan spans.
+---@param job table
+---@return boolean
+function M.is_open(job)
+  return job.pas_policy == 'autodist' and not (job.compute_config or {}).plan_ngpus
+end
+
+--- The sizes of a job. One that leaves them open has plans of one device until they are chosen
+--- (trainer/width.lua).
+---@param job table
+---@param size integer ranks, where the job does not say how many
+---@return { plan_ngpus: integer, runtime_ngpus: integer, whole: boolean }
+function M.sizes_of(job, size)
+  return M.sizes(M.is_open(job) and 'dp' or job.pas_policy, job.compute_config or {}, size,
+    job.pas_config)
+end
+
 --- Options from their fields; what has a default may be left out.
 ---@param fields table
 ---@return nnscaler.Options
@@ -145,7 +162,7 @@ end
 function M.of(job, size)
   if getmetatable(job) == Options then return job end
   local config = job.compute_config or {}
-  local sizes = M.sizes(job.pas_policy, config, size, job.pas_config)
+  local sizes = M.sizes_of(job, size)
   return M.new {
     policy = job.pas_policy or 'dp', pas_config = job.pas_config, plan_ngpus = sizes.plan_ngpus,
     runtime_ngpus = sizes.runtime_ngpus, whole = sizes.whole, micro_batches = job.micro_batches,

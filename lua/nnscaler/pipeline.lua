@@ -107,16 +107,7 @@ end
 function Pipeline:make_plan(graph, beat)
   local o = self.options
   if self.plan or o.runtime_ngpus == 1 and o.whole then return self.plan end
-  local place, hash = self:place 'training', graph:hash()
-  local made_from = { graph = hash, shapes = self.shapes[hash], settings = o.settings,
-    micro_batches = o.micro_batches, undivided = self:undivided(graph) }
-  local plan, why
-  made_from.policy, why = fingerprint.of(o.policy, o.pas_config)
-  if made_from.policy then
-    plan, why = records.plan(place, made_from, graph)
-  else
-    why = 'it holds ' .. why
-  end
+  local plan, why, made_from, place = self:plan_of_before(graph, self.shapes[graph:hash()])
   if plan then
     self:use_plan(graph, plan)
     return plan
@@ -127,6 +118,27 @@ function Pipeline:make_plan(graph, beat)
     table.insert(self.records, records.of_plan(place, made_from, self.plan))
   end
   return self.plan
+end
+
+--- The plan of written files, where it was made from the same.
+---@param graph userdata
+---@param shapes string what the graph is specialised to
+---@return userdata|nil plan
+---@return string|nil reason why not, where there are files
+---@return nnscaler.MadeFrom
+---@return nnscaler.FilePlace
+function Pipeline:plan_of_before(graph, shapes)
+  local o, place = self.options, self:place 'training'
+  local made_from = { graph = graph:hash(), shapes = shapes, settings = o.settings,
+    micro_batches = o.micro_batches, undivided = self:undivided(graph) }
+  local plan, why
+  made_from.policy, why = fingerprint.of(o.policy, o.pas_config)
+  if made_from.policy then
+    plan, why = records.plan(place, made_from, graph)
+  else
+    why = 'it holds ' .. why
+  end
+  return plan, why, made_from, place
 end
 
 --- What the policy says of a graph.

@@ -65,6 +65,15 @@ function Source:graph(args, training, known)
     arg_names = self.arg_names, loss = self.loss, known = known }))
 end
 
+--- The graph for these arguments before anybody needs it: the next one is the same.
+---@param args table
+---@param training boolean
+---@return nnscaler.Graph
+function Source:ahead(args, training)
+  return trace.ahead(self.model, args, { training = training, name = self.name,
+    arg_names = self.arg_names, loss = self.loss })
+end
+
 --- A cache of what is built of the graphs of this source, one for each specialisation.
 ---@param opts nnscaler.trace.CacheOpts build, obtain, version, limit
 ---@return nnscaler.trace.Cache

@@ -12,6 +12,9 @@ local M = {}
 -- Marks by graph.
 local anchors_of = setmetatable({}, { __mode = 'k' })
 
+-- By model the graph that was traced before anybody needed it: { key, graph, warnings }.
+local ahead = setmetatable({}, { __mode = 'k' })
+
 -- Functions whose results differ from run to run: a graph would keep those of the trace.
 local unstable = {
   { table = math, name = 'random', call = 'math.random',
@@ -115,6 +118,11 @@ end
 function M.trace(model, args, opts)
   opts = opts or {}
   local training = opts.training ~= false
+  local kept = ahead[model]
+  ahead[model] = nil
+  if kept and kept.key == M.key(args, training, opts.loss == false) then
+    return kept.graph, kept.warnings
+  end
   local spec = describe(model, opts)
   spec.training, spec.loss = training, opts.loss ~= false
   spec.args = { n = args.n or #args }
@@ -166,6 +174,18 @@ function M.key(args, training, grads)
   local out = { training and 'training ' or 'evaluation ', grads = grads }
   for i = 1, args.n or #args do key_of(args[i], out) end
   return table.concat(out)
+end
+
+--- Traces as `trace` does; the next trace of the model with such arguments is the same graph.
+---@param model table
+---@param args table
+---@param opts? nnscaler.trace.Opts
+---@return nnscaler.Graph
+function M.ahead(model, args, opts)
+  local graph, warnings = M.trace(model, args, opts)
+  local training, loss = not opts or opts.training ~= false, not opts or opts.loss ~= false
+  ahead[model] = { key = M.key(args, training, not loss), graph = graph, warnings = warnings }
+  return graph
 end
 
 ---@class nnscaler.trace.Cache

@@ -97,7 +97,7 @@ constexpr Key kKeys[] = {
 
   // --- several devices
   {"compute_config", group, "", "", "Devices of a plan and of the run."},
-  {"compute_config.plan_ngpus", integer, "", "devices", "Devices that one plan spans (a scale unit); the number of ranks if not given, 1 under `dp` and `fsdp`.", true, 1, "", 65536},
+  {"compute_config.plan_ngpus", integer, "", "devices", "Devices that one plan spans (a scale unit). If not given: under `autodist` the fewest that fit, 1 under `dp` and `fsdp`, else the number of ranks.", true, 1, "", 65536},
   {"compute_config.runtime_ngpus", integer, "", "ranks", "All ranks, a multiple of plan_ngpus: each plan_ngpus of them train on samples of their own. The number of ranks if not given.", true, 1, "", 65536},
   {"compute_config.reducer_bucket_cap_mb", number, "25", "MB", "Gradients are summed over ranks in buckets of at most this size.", true, 0.001, "", 1e6},
   {"compute_config.use_zero", integer, "", "", "What rests in shards over the scale units: 0 nothing, 1 (or `true`) the optimizer's state, 2 gradients too, 3 weights too, as under `fsdp`. What the policy says if not given; see docs/memory.md.", true, 0, "false true", 3},
@@ -112,7 +112,7 @@ constexpr Key kKeys[] = {
   {"compute_config.inference_only", boolean, "false", "", "No backward: for `parallelize`; a job trains."},
   {"compute_config.constant_folding", boolean, "false", "", "Values that depend on constants alone are computed while tracing: here always, where they are numbers of Lua; tensors never."},
   {"compute_config.trace_strategy", text, "", "", "Where the model is run to be traced: here nowhere, since tracing needs no data."},
-  {"pas_policy", function, "dp", "", "What is split and where it runs: a name of docs/policies.md (`dp`, `fsdp`, `megatron`, …), a module of your own, or `function(graph, cfg)`.", true},
+  {"pas_policy", function, "autodist", "", "What is split and where it runs: a name of docs/policies.md (`autodist`, `dp`, `fsdp`, `megatron`, …), a module of your own, or `function(graph, cfg)`.", true},
   {"pas_config", map, "{}", "", "Keys of the policy.", true},
 
   {"elastic", group, "", "", "Runs on fewer ranks than the job says."},

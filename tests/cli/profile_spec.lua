@@ -27,7 +27,7 @@ describe('nnscaler profile', function()
     assert.is_true(tonumber(out:match '(%d+) %% modelled') <= 10, out)
     out = with_cache('plan ' .. job .. ' --world 2 pas_policy=dp --hardware measured')
     assert.no.matches('Measuring', out)
-    out, code = with_cache('run ' .. job .. ' -n 2 pas_policy=autodist '
+    out, code = with_cache('run ' .. job .. ' -n 2 compute_config.plan_ngpus=2 '
       .. 'pas_config.hardware=measured pas_config.re_profile=true max_train_steps=1 '
       .. 'checkpoint.no_save=true gen_savedir=' .. folder .. '/found')
     assert.equal(0, code, out)

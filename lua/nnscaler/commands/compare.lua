@@ -124,6 +124,16 @@ local function fastest(rows, memory, own)
   return best
 end
 
+-- The plan that a run takes which says no number of devices.
+local function fewest(rows, memory)
+  local best
+  for _, row in ipairs(rows) do
+    local fits = row.own and row.cost and row.cost.total <= memory
+    if fits and (not best or row.width < best.width) then best = row end
+  end
+  return best
+end
+
 --- Compares plans for the graph of a job.
 ---@param job nnscaler.Job
 ---@param source nnscaler.Source
@@ -131,7 +141,8 @@ end
 ---@param graph userdata
 ---@param hand? table[] plans of other policies, as `hand` gives them
 ---@return { rows: nnscaler.Compared[], best: nnscaler.Compared, hand: nnscaler.Compared|nil,
----  hardware: nnscaler.Hardware, samples: integer, memory: number, ranks: integer }
+---  fewest: nnscaler.Compared|nil, hardware: nnscaler.Hardware, samples: integer, memory: number,
+---  ranks: integer }
 function M.plans(job, source, chosen, graph, hand)
   local hardware = chosen.hardware
     or chosen.policy == 'autodist' and (chosen.pas_config or {}).hardware or 'cpu'
@@ -162,7 +173,8 @@ function M.plans(job, source, chosen, graph, hand)
     fail('plan', 'plan.hardware', first.why)
   end
   return { rows = rows, best = best, hand = fastest(rows, memory, false), hardware = on,
-    samples = samples, memory = memory, ranks = chosen.runtime_ngpus }
+    samples = samples, memory = memory, ranks = chosen.runtime_ngpus,
+    fewest = options.is_open(job) and fewest(rows, memory) or nil }
 end
 
 local function seconds(s) return s < 1 and ('%.3f ms'):format(s * 1e3) or ('%.4f s'):format(s) end
@@ -284,6 +296,12 @@ function M.text(found)
       100 * (hand.cost.seconds / best.cost.seconds - 1))
   else
     add 'none of the others fits'
+  end
+  local few = found.fewest
+  if few and few ~= best then
+    add('a run takes the fewest devices that fit, %d, unless it is given this plan (--plan-out) or '
+      .. 'compute_config.plan_ngpus=%d (%+.1f %%)', few.width, best.width,
+      100 * (best.cost.seconds / few.cost.seconds - 1))
   end
   for _, text in ipairs(M.rejected(found)) do add('rejected: %s', text) end
   add 'calls and communication follow one another in these figures: nothing overlaps'

@@ -2,6 +2,7 @@
 --- validation micro-batches, without training. One process writes those of all ranks.
 local fail = require 'nnscaler.fail'
 local log = require('nnscaler.log').logger 'nnscaler.compile'
+local memory = require 'nnscaler.trainer.memory'
 local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
 local phases = require 'nnscaler.trainer.phases'
@@ -13,6 +14,7 @@ local sample_of = require 'nnscaler.runtime.sample'
 local setup = require 'nnscaler.trainer.setup'
 local sources = require 'nnscaler.source'
 local trainer = require 'nnscaler.trainer'
+local width = require 'nnscaler.trainer.width'
 
 local M = {}
 
@@ -47,7 +49,11 @@ function M.run(opts)
     fail('usage', 'compile.eager', 'eager=true runs without a generated program', 'leave it out')
   end
   local config = job.compute_config or {}
-  local world = options.of(job, config.runtime_ngpus or opts.ranks or config.plan_ngpus or 1)
+  local size = config.runtime_ngpus or opts.ranks or config.plan_ngpus or 1
+  width.keep_to_limit(job)
+  local open = width.open(job)
+  if open then width.begin(job, size) end
+  local world = options.of(job, size)
   if ranks.world_size() > 1 then
     fail('usage', 'compile.ranks', ('compile writes the programs of all ranks in one process; '
       .. 'this is one of %d'):format(ranks.world_size()), 'start it without a launcher')
@@ -62,8 +68,14 @@ function M.run(opts)
   end
   local t = trainer.new(job)
   world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
-  local line = pipeline.new(sources.of(t.model), world)
   local sample = setup.first_sample(t)
+  if open then
+    local cpu = (job.device or 'cpu') == 'cpu'
+    width.apply(job, width.choose(t, size, cpu and memory.each_here(size) or nil, sample))
+    world = options.of(job, size)
+    world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
+  end
+  local line = pipeline.new(sources.of(t.model), world)
   local tell = report.new(job.optimizer, phases.settings(job, line.source, world,
     world.micro_batches, phases.sample_bytes(sample)))
   write(line, job, sample, true, opts.rank, tell)

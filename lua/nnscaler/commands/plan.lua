@@ -1,4 +1,5 @@
 --- `nnscaler plan`: shows the plan of a job and the time line of its schedule.
+local autodist = require 'nnscaler.policies.autodist'
 local base = require 'nnscaler._C.base'
 local chrome_trace = require 'nnscaler.commands.chrome_trace'
 local compare = require 'nnscaler.commands.compare'
@@ -20,6 +21,7 @@ local timeline = require 'nnscaler.plot.timeline'
 local trainer = require 'nnscaler.trainer'
 local units = require 'nnscaler.units'
 local why = require 'nnscaler.commands.why'
+local width = require 'nnscaler.trainer.width'
 
 local M = {}
 
@@ -46,10 +48,12 @@ local M = {}
 ---@return nnscaler.Explained what its report is made from
 function M.make(job, world, hardware)
   local config = job.compute_config or {}
+  width.keep_to_limit(job)
   local t = trainer.new(job)
   local chosen = options.of(job, config.runtime_ngpus or world or config.plan_ngpus
     or policies.devices(job.pas_policy) or 1)
-  t.units = chosen.runtime_ngpus / chosen.plan_ngpus
+  local first = width.open(job) and width.first(job, chosen.runtime_ngpus) or chosen.plan_ngpus
+  t.units = chosen.runtime_ngpus / first
   parts.refuse(t.args, 'plan.parts')
   chosen.micro_batches = setup.parts(t, t.units)
   local args, n = sample_of.arguments(job, setup.first_sample(t))
@@ -148,7 +152,7 @@ function M.run(opts)
   local ok, line, comparison, priced = pcall(M.make, job, opts.world, hardware)
   if not ok then
     local relax = require 'nnscaler.commands.relax'
-    if relax.about(line) then
+    if autodist.lacks_memory(line) then
       line.hint = (line.hint and line.hint .. '; ' or '') .. relax.text(opts, opts.world or 1,
         hardware)
     end

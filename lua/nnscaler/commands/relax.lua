@@ -9,15 +9,6 @@ local M = {}
 
 local kMost = 8 -- times as many devices, or as few rows, at most
 
---- Whether an error says that nothing fits in memory.
----@param err any
----@return boolean
-function M.about(err)
-  return type(err) == 'table' and err.kind == 'plan'
-    and (err.message:find('keeps %S+ %a+ a device') or err.message:find 'no feasible allocation')
-    ~= nil
-end
-
 -- Bytes of a device under the plan that is found with these changes; nil where there is none.
 local function total_of(opts, world, hardware, more)
   local changes = { unpack(opts.changes) }

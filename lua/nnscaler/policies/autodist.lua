@@ -9,6 +9,7 @@
 --- max_partition_degree (most devices of a stage, for 'auto'), max_pipeline_bubble_ratio (most of a
 --- step that pipeline ranks may wait), partition_constraints_path (YAML: which cuts operators may
 --- have).
+local base = require 'nnscaler._C.base'
 local fail = require 'nnscaler.fail'
 local format = require 'nnscaler.format'
 local log = require('nnscaler.log').logger 'nnscaler.policies'
@@ -62,6 +63,26 @@ function M.memory(cfg)
   return math.floor(constraint * 2 ^ 30)
 end
 
+--- Whether an error says that nothing fits in memory.
+---@param err any
+---@return boolean
+function M.lacks_memory(err)
+  return type(err) == 'table' and err.kind == 'plan'
+    and (err.message:find('keeps %S+ %a+ a device') or err.message:find 'no feasible allocation')
+    ~= nil
+end
+
+-- What was searched for last: who chooses the number of devices asks what a policy then asks again.
+local last = {}
+
+local function search(graph, options)
+  local key = graph:hash() .. base.json_encode(options)
+  if last.key ~= key then
+    last = { key = key, found = solve.autodist(graph, options) }
+  end
+  return last.found
+end
+
 --- What was found for a graph, and the options that it was asked with.
 ---@param graph userdata nnscaler.Graph
 ---@param cfg nnscaler.PolicyConfig
@@ -82,7 +103,7 @@ function M.search(graph, cfg)
     config.max_pipeline_bubble_ratio
   options.zero = cfg.zero and cfg.zero.level
   options.constraints = config.partition_constraints_path
-  return solve.autodist(graph, options), options
+  return search(graph, options), options
 end
 
 --- One line that says what was found, and how sure that is.

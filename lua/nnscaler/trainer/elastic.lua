@@ -36,7 +36,7 @@ function M.fit(job, size)
       .. 'is not; expected the ranks of a whole run there')
   end
   if size >= whole then return end
-  local plan = options.sizes(job.pas_policy, config, whole, job.pas_config).plan_ngpus
+  local plan = options.sizes_of(job, whole).plan_ngpus
   local units, all = size / plan, whole / plan
   if units % 1 ~= 0 or units < least then
     fail('usage', 'trainer.elastic', ('the run has %d of %d ranks; expected %d or more scale units '

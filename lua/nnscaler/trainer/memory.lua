@@ -53,6 +53,25 @@ local function room(t)
   return { limit = least, hosts = hosts }
 end
 
+--- Bytes that each rank may count on; nil where nobody knows. A collective.
+---@param t nnscaler.Trainer
+---@return number|nil
+function M.each(t)
+  local where = room(t)
+  if not where then return nil end
+  local count, most = {}, 1
+  for _, host in ipairs(where.hosts or {}) do
+    count[host] = (count[host] or 0) + 1
+    most = math.max(most, count[host])
+  end
+  return where.limit / most
+end
+
+--- Bytes that each of so many ranks on this machine may count on.
+---@param ranks_here integer
+---@return number
+function M.each_here(ranks_here) return host_memory() / ranks_here end
+
 -- The most that must fit into the limit: of a rank, or of all ranks of a host; and whose that is.
 local function need(memories, where)
   local sums, most, whose = {}, 0, nil

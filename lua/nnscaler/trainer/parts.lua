@@ -1,6 +1,7 @@
 --- `model.parallel_modules`: classes inside of the model that are made parallel. While the model is
 --- made, each of them makes parallel modules; all share the programs of their class.
 local fail = require 'nnscaler.fail'
+local options = require 'nnscaler.options'
 local parallelize = require 'nnscaler.library.parallelize'
 local resolve = require 'nnscaler.resolve'
 local sorted = require 'nnscaler.sorted'
@@ -47,13 +48,18 @@ local function pas_config_of(job, entry)
   return entry.pas_config or entry.pas_policy == nil and job.pas_config or {}
 end
 
+-- The policy of an entry. The whole model's number of devices cannot be chosen for a part of it.
+local function policy_of(job, entry)
+  return entry.pas_policy or options.is_open(job) and 'dp' or job.pas_policy
+end
+
 --- What says how many devices a scale unit has.
 ---@param job nnscaler.Job
 ---@return table job
 function M.sized(job)
   local list = M.of(job)
   if not list then return job end
-  return setmetatable({ pas_policy = list[1].pas_policy or job.pas_policy,
+  return setmetatable({ pas_policy = policy_of(job, list[1]),
     pas_config = pas_config_of(job, list[1]), compute_config = config_of(job, list[1]) },
     { __index = job })
 end
@@ -102,7 +108,7 @@ local function parallel_of(job, entry, class, i, opts)
     instance_name = entry.instance_name or job.instance_name,
     module_fn = function() return class(entry.args) end }
   for key, value in sorted.sorted_pairs(opts) do all[key] = value end
-  return parallelize(class, make(job), entry.pas_policy or job.pas_policy or 'dp', config, all)
+  return parallelize(class, make(job), policy_of(job, entry), config, all)
 end
 
 local function check_unique(classes, model)

@@ -150,6 +150,21 @@ end
 ---@field samples integer bytes of those that are there at one time: of a step, and what worker
 ---  threads make ahead
 
+-- Bytes of the samples that are there at one time: of a step, and what worker threads make ahead.
+local function samples_of(job, micro_batches, sample)
+  local workers = (job.dataloader or {}).train_args or {}
+  return sample * (micro_batches + (workers.num_workers or 0) * (workers.prefetch or 2))
+end
+
+--- Bytes of samples and scalars of a step.
+---@param job nnscaler.Job
+---@param sample integer bytes of a micro-batch
+---@param micro_batches integer of a unit, a step
+---@return integer
+function M.beside(job, sample, micro_batches)
+  return samples_of(job, micro_batches, sample) + kScalars
+end
+
 --- What the memory of a job's programs depends on beside them.
 ---@param job nnscaler.Job
 ---@param source nnscaler.Source of the model
@@ -158,11 +173,10 @@ end
 ---@param sample integer bytes of a micro-batch
 ---@return nnscaler.trainer.MemorySettings
 function M.settings(job, source, options, micro_batches, sample)
-  local workers, names = (job.dataloader or {}).train_args or {}, {}
+  local names = {}
   for i, entry in ipairs(source:named_parameters()) do names[i] = entry.name end
-  local ahead = (workers.num_workers or 0) * (workers.prefetch or 2)
   return { names = names, on_host = options.zero.on_host, micro_batches = micro_batches,
-    samples = sample * (micro_batches + ahead) }
+    samples = samples_of(job, micro_batches, sample) }
 end
 
 --- Memory of a program, with what the optimizer will keep of the parameters of the model.

@@ -24,7 +24,7 @@ Prediction.__index = Prediction
 ---@param t nnscaler.Trainer
 ---@return nnscaler.trainer.Prediction|nil
 function M.new(t)
-  local named = (t.args.pas_config or {}).hardware
+  local named = t.hardware
   if t.engine_name ~= 'program' then return nil end
   if not named and (t.args.device or 'cpu') ~= 'cpu' then return nil end
   return setmetatable({ first = t.step, walls = {}, waits = {}, named = named }, Prediction)

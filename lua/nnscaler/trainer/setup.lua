@@ -37,6 +37,7 @@ local sharing = require 'nnscaler.runtime.sharing'
 local slots = require 'nnscaler.optim.slots'
 local sources = require 'nnscaler.source'
 local store = require 'nnscaler.runtime.store'
+local width = require 'nnscaler.trainer.width'
 
 local M = {}
 
@@ -215,6 +216,31 @@ function M.parts(t, units)
   return accumulation
 end
 
+-- Joins the ranks under the plans of the job.
+local function share(t)
+  t.sharing = sharing.new(parts.sized(t.args))
+  if t.sharing then
+    t.rank, t.world_size = t.sharing.rank, t.sharing.size
+    t.units, t.unit = t.sharing.units, t.sharing.unit
+  end
+end
+
+-- Makes model and data for the devices of a plan that the job says, or that are chosen here.
+local function make_parts(t)
+  local job, open = t.args, width.open(t.args)
+  if open then width.begin(job, ranks.world_size()) end
+  share(t)
+  set_process(t)
+  local accumulation = M.parts(t, t.units)
+  if not open then return accumulation end
+  local before = t.units
+  t.width = width.choose(t, t.world_size, memory.each(t), M.first_sample(t), t.sharing)
+  width.apply(job, t.width)
+  if t.world_size > 1 then t.log.info('autodist: %s', t.width.told) end
+  share(t)
+  return t.units == before and accumulation or M.parts(t, t.units)
+end
+
 --- Makes model, data and engine.
 ---@param t nnscaler.Trainer
 function M.build(t)
@@ -225,13 +251,9 @@ function M.build(t)
   profile.prepare(job)
   policies.check(job.pas_policy or 'dp', job.pas_config)
   elastic.fit(job, ranks.world_size())
-  t.sharing = sharing.new(parts.sized(job))
-  if t.sharing then
-    t.rank, t.world_size = t.sharing.rank, t.sharing.size
-    t.units, t.unit = t.sharing.units, t.sharing.unit
-  end
-  set_process(t)
-  local accumulation = M.parts(t, t.units)
+  t.hardware = (job.pas_config or {}).hardware
+  width.keep_to_limit(job)
+  local accumulation = make_parts(t)
   if t.sharing then t.sharing.micro_batches = accumulation end
   make_engine(t)
 end
@@ -241,6 +263,7 @@ local function predict(t, changes)
   local all = { unpack(t.args:overrides()) }
   for _, change in ipairs(changes) do all[#all + 1] = change end
   local job = jobs.load(t.args:file(), all)
+  if t.width then width.apply(job, t.width) end
   local world = options.of(job, t.world_size)
   local other = setmetatable({ args = job, seed = t.seed, log = t.log },
     getmetatable(t)) -- a trainer of which only parts are made
