@@ -36,7 +36,7 @@ describe('memory of a run', function()
 
   -- Runs a job that does not fit, then with the change that the hint names.
   local function refused(changes, gb, expected)
-    local limit = (' compute_config.memory_gb=%.7f'):format(gb)
+    local limit = (' pas_policy=dp compute_config.memory_gb=%.7f'):format(gb)
     local said, code = run(changes .. limit)
     assert.equal(2, code, said)
     assert.matches('%[trainer%.memory%] rank %d will take %S+ KB %(in %w+: weights [^\n]*; '
@@ -58,7 +58,7 @@ describe('memory of a run', function()
   end)
 
   it('is refused on one rank', function()
-    local said, code = run 'compute_config.memory_gb=0.0001'
+    local said, code = run 'pas_policy=dp compute_config.memory_gb=0.0001'
     assert.equal(2, code, said)
     assert.matches('hint: neither shards, nor recomputation, nor smaller micro%-batches are enough',
       said)

@@ -1,5 +1,5 @@
---- Jobs that leave the plan to the planner, as they do unless they say more: one device a plan where
---- a step fits on each, else the fewest with which a plan is found. What is learnt is the same.
+--- Jobs that leave the plan to the planner, as they do unless they say more: one device a plan
+--- where a step fits on each, else the fewest with which there is one. What is learnt is the same.
 local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
@@ -38,7 +38,8 @@ describe('a job without a policy', function()
   it('is data parallel where a step fits on each device', function()
     local _, want = train '-n 2 pas_policy=dp'
     local said, got = train '-n 2'
-    assert.matches('autodist: a whole step fits on each device %(less than %S+ MB of %S+ GB%)', said)
+    assert.matches('autodist: a whole step fits on each device %(less than %S+ MB of %S+ GB%)',
+      said)
     assert.matches('policy: dp, 1 device%(s%) a plan, 2 scale unit%(s%), global batch: 8 samples',
       said)
     assert.same(want, got)
@@ -46,7 +47,8 @@ describe('a job without a policy', function()
 
   it('has the fewest devices that fit, with the samples of before, and the same again', function()
     local _, want = train '-n 4 pas_policy=dp'
-    local limit = '-n 4 compute_config.use_zero=0 compute_config.memory_gb=0.00074 --log-level debug'
+    local limit = '-n 4 compute_config.use_zero=0 compute_config.memory_gb=0.00074 '
+      .. '--log-level debug'
     local said, got = train(limit)
     assert.matches('autodist: 2 device%(s%) a plan, the fewest that fit in %S+ KB a device', said)
     assert.matches('policy: autodist, 2 device%(s%) a plan, 2 scale unit%(s%), global batch: 16 '
@@ -61,7 +63,7 @@ describe('a job without a policy', function()
 
   it('computes again what one device has no room for', function()
     local _, want = train ''
-    local said, got = train 'compute_config.memory_gb=0.0009'
+    local said, got = train 'compute_config.memory_gb=0.00125'
     same(want, got)
     assert.matches('Memory: at most', said)
   end)
@@ -73,7 +75,8 @@ describe('a job without a policy', function()
   end)
 
   it('is compiled for the devices that a run has', function()
-    local out, code = shell.nnscaler('compile ' .. gpt .. '--ranks 4 compute_config.use_zero=0 '
+    local out, code = shell.nnscaler('compile ' .. gpt .. 'compute_config.runtime_ngpus=4 '
+      .. 'compute_config.use_zero=0 '
       .. 'compute_config.memory_gb=0.00074 gen_savedir=' .. folder .. '/compiled')
     assert.equal(0, code, out)
     local path = out:match '(%S+/gencode0%.lua)' or out:match '(%S+%.lua)'
@@ -89,7 +92,8 @@ describe('a job without a policy', function()
   end)
 
   it('says beside other plans what a run takes', function()
-    local out, code = shell.nnscaler 'plan recipes/nanogpt.lua preset=tiny --world 2 --hardware h100'
+    local out, code = shell.nnscaler('plan recipes/nanogpt.lua preset=tiny --world 2 '
+      .. '--hardware h100')
     assert.equal(0, code, out)
     assert.matches('\n%S? *autodist +1 ', out)
   end)

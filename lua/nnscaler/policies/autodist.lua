@@ -135,7 +135,7 @@ end
 
 function M.policy(graph, cfg)
   local found, options = M.search(graph.graph, cfg)
-  log.info('autodist: %s', M.line(found, options))
+  log.info_once('autodist: %s', M.line(found, options))
   if cfg.note then tell(found, options, cfg.note) end
   local nodes = graph:nodes()
   local function nodes_of(ids)

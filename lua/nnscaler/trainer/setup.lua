@@ -142,7 +142,8 @@ local function make_engine(t)
   end
   t.engine = require('nnscaler.runtime.' .. name).new(t.model, t.args, t.sharing)
   if t.sharing or not t.args.eager then
-    local sample = M.first_sample(t)
+    local sample = t.first or M.first_sample(t)
+    t.first = nil
     t.sample_bytes = phases.sample_bytes(sample)
     if t.sharing then t.engine:prepare(sample) else t.engine:compile(sample, true) end
   end
@@ -234,11 +235,14 @@ local function make_parts(t)
   local accumulation = M.parts(t, t.units)
   if not open then return accumulation end
   local before = t.units
-  t.width = width.choose(t, t.world_size, memory.each(t), M.first_sample(t), t.sharing)
+  t.first = M.first_sample(t)
+  t.width = width.choose(t, t.world_size, memory.each(t), t.first, t.sharing)
   width.apply(job, t.width)
   if t.world_size > 1 then t.log.info('autodist: %s', t.width.told) end
   share(t)
-  return t.units == before and accumulation or M.parts(t, t.units)
+  if t.units == before then return accumulation end
+  t.first = nil
+  return M.parts(t, t.units)
 end
 
 --- Makes model, data and engine.

@@ -1,6 +1,6 @@
 --- How many devices a plan spans where a job under autodist does not say: one where a whole step
---- surely fits on each, which is data parallelism, else the fewest with which a plan is found. Steps
---- keep their samples whatever is chosen, so that what is learnt does not depend on the machine.
+--- surely fits on each, which is data parallelism, else the fewest with which there is a plan.
+--- Steps keep their samples whatever is chosen: what is learnt does not depend on the machine.
 local autodist = require 'nnscaler.policies.autodist'
 local base = require 'nnscaler._C.base'
 local options = require 'nnscaler.options'
@@ -154,8 +154,8 @@ local function search(job, size, source, graph, key, chosen, beat)
     why = err
     return ok
   end) then return end
-  why.hint = ('more ranks, a smaller micro_batch_size or precision=bf16 take less on a device; what '
-    .. 'would fit, and how much it takes: nnscaler plan with --world %d'):format(size)
+  why.hint = ('more ranks, a smaller micro_batch_size or precision=bf16 take less on a device; '
+    .. 'what would fit, and how much it takes: nnscaler plan with --world %d'):format(size)
   error(why, 0)
 end
 
