@@ -53,7 +53,8 @@ function M.fit(job, size)
   end
   log.logger('nnscaler.trainer').info('%d of %d scale units: each takes %d micro-batches of a step '
     .. 'instead of %d.', units, all, count / units, accumulation)
-  job.compute_config = copy_with(config, { plan_ngpus = plan, runtime_ngpus = size })
+  job.compute_config = copy_with(config, { runtime_ngpus = size,
+    plan_ngpus = not options.is_open(job) and plan or nil })
   job.global_batch_size, job.grad_accumulation_steps = count * job.micro_batch_size, nil
   if (job.pas_config or {}).pipeline_nmicros then
     job.pas_config = copy_with(job.pas_config, { pipeline_nmicros = count / units })

@@ -238,7 +238,7 @@ local function make_parts(t)
   t.first = M.first_sample(t)
   t.width = width.choose(t, t.world_size, memory.each(t), t.first, t.sharing)
   width.apply(job, t.width)
-  if t.world_size > 1 then t.log.info('autodist: %s', t.width.told) end
+  if t.world_size > 1 or not t.width.plain then t.log.info('autodist: %s', t.width.told) end
   share(t)
   if t.units == before then return accumulation end
   t.first = nil
