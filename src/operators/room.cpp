@@ -4,6 +4,8 @@
 #include <map>
 #include <string_view>
 
+#include "base/processor.h"
+
 namespace nns::operators {
 namespace {
 
@@ -80,8 +82,9 @@ std::vector<Laid> attention_backward(const CallView& call) {
   return by_length(call, {"q", "k", "v"}, true);
 }
 
-// 16-bit products are those of oneDNN, which packs operands, at most twice, and keeps notes.
+// Where 16-bit products are those of oneDNN, it packs operands, at most twice, and keeps notes.
 int64_t product_workspace(const CallView& call) {
+  if (!packs_16_bit_products()) return 0;
   constexpr int64_t kNotes = 2048;
   int64_t bytes = kNotes;
   for (const TensorType* type : call.operands()) {

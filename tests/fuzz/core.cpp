@@ -1,4 +1,4 @@
-// The targets of targets.h for libFuzzer; -DTARGET=safetensors, tokenizer or yaml.
+// The targets of targets.h for libFuzzer; -DTARGET=safetensors, tokenizer, yaml or json.
 #include "targets.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

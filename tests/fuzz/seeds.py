@@ -4,7 +4,9 @@ needs: torch safetensors
 import json
 import pathlib
 import re
+import subprocess
 import sys
+import tempfile
 import zipfile
 
 import torch
@@ -41,6 +43,14 @@ for path in (ROOT / "configs").glob("*.yaml"):
 for i, text in enumerate(re.findall(r"```yaml[^\n]*\n(.*?)```", "".join(
         page.read_text() for page in sorted((ROOT / "docs").glob("*.md"))), re.S)):
     put("yaml", f"page{i}", text.encode())
+
+# Records of a small model: the graph and a rank's program, each behind a line that says of what.
+with tempfile.TemporaryDirectory() as folder:
+    subprocess.run([ROOT / "build/nnscaler", "compile", "recipes/quickstart.lua", "pas_policy=dp",
+                    f"gen_savedir={folder}"], cwd=ROOT, check=True, stdout=subprocess.DEVNULL,
+                   stderr=subprocess.DEVNULL)
+    for path in pathlib.Path(folder).rglob("*.json"):
+        put("json", path.stem, path.read_bytes().split(b"\n", 1)[1])
 
 path = pathlib.Path(sys.argv[1], "seed.pt2")
 for name in ("body", "mlp"):

@@ -3,13 +3,19 @@
 // crash is a finding. tests/unit/fuzz_test.cpp runs them for a moment, tests/fuzz/run for long.
 #pragma once
 
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
 #include "checkpoint/safetensors.h"
+#include "graph/graph.h"
+#include "graph/json_text.h"
 #include "job/parse.h"
 #include "job/resolve.h"
+#include "lower/program_json.h"
 #include "tokenizer/tokenizer.h"
 
 namespace nns::fuzz {
@@ -52,6 +58,32 @@ inline void yaml(std::string_view bytes) {
     job::dump(root);
   });
   reads_or_refuses([&] { job::parse_override(bytes); });
+}
+
+// Whether our scanner takes a text; nothing where it is no question of grammar: too deep, a byte
+// order mark, or a number beyond 64 bits, which only the library refuses.
+inline std::optional<bool> is_taken(std::string_view bytes) {
+  try {
+    const graph::JsonText text(bytes, 64);
+    text.root().shown();
+    return true;
+  } catch (const nlohmann::json::out_of_range&) {
+    return std::nullopt;
+  } catch (const nlohmann::json::exception&) {
+    return false;
+  } catch (const std::length_error&) {
+    return std::nullopt;
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Graphs and programs that were written before; the library is the judge of what is JSON.
+inline void json(std::string_view bytes) {
+  if (const auto taken = is_taken(bytes))
+    NNS_CHECK(*taken == nlohmann::json::accept(bytes), "{} bytes: taken {}", bytes.size(), *taken);
+  reads_or_refuses([&] { graph::from_json(bytes); });
+  reads_or_refuses([&] { lower::from_json(bytes); });
 }
 
 }  // namespace nns::fuzz

@@ -172,8 +172,8 @@ describe('unknown keys of pas_config', function()
   end
 
   it('are refused on one device too, where no policy runs', function()
-    case.refused({ "policy 'dp' has no key 'pas_config.sede'" }, 'job.yaml pas_config.sede=1')
-    case.refused({ "policy 'dp' has no key 'pas_config.sede'" },
+    case.refused({ "policy 'autodist' has no key 'pas_config.sede'" }, 'job.yaml pas_config.sede=1')
+    case.refused({ "policy 'autodist' has no key 'pas_config.sede'" },
       'job.yaml pas_config.sede=1 eager=true')
   end)
 
