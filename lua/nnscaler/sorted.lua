@@ -38,4 +38,15 @@ function M.sorted_pairs(t)
   end
 end
 
+--- Returns a copy of a table with some fields of another value.
+---@param values table|nil nil: an empty one
+---@param changes table
+---@return table
+function M.with(values, changes)
+  local out = {}
+  for key, value in M.sorted_pairs(values or {}) do out[key] = value end
+  for key, value in M.sorted_pairs(changes) do out[key] = value end
+  return out
+end
+
 return M

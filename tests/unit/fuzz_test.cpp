@@ -1,7 +1,7 @@
 // Sound files with random damage, run through the readers for a moment: what is found is a fault of
 // ours. tests/fuzz/run does the same for long, guided by coverage.
 #include "../fuzz/targets.h"
-#include "support/graph_text.h"
+#include "support/models.h"
 
 #include <catch2/catch.hpp>
 #include <random>
@@ -108,16 +108,7 @@ TEST_CASE("damaged tokenizers are read or refused", "[fuzz]") {
 }
 
 TEST_CASE("damaged graphs are read or refused", "[fuzz]") {
-  graph::Graph g = test::read_graph(R"(
-graph "Net" training
-  input     %x "x": float32[2, 4]
-  parameter %w "fc.weight": float32[4, 4] grad
-  constant  %c "": float32[1] values=0.75
-  %y = aten::mm(self=%x, mat2=%w)  -- fc
-  %z = aten::add.Tensor(self=%y, other=%c, alpha=1)  -- fc
-  %l = aten::sum(self=%z, dtype=nil)
-  output    %l
-)");
+  graph::Graph g = *test::oddities();
   g.nodes[0].loc = {"models/\xc3\xa4 \"mlp\".lua", 10};
   try_damage(graph::to_json(g), 5000, fuzz::json);
 }

@@ -2,12 +2,13 @@
 --- write by hand compare, and, of autodist, which number of devices a plan is best. All of them see
 --- the same samples a step and are priced by one simulator.
 local autodist = require 'nnscaler.policies.autodist'
+local batches = require 'nnscaler.trainer.batches'
 local fail = require 'nnscaler.fail'
 local options = require 'nnscaler.options'
 local pipeline = require 'nnscaler.pipeline'
 local policies = require 'nnscaler.policies'
 local solve = require 'nnscaler._C.solve'
-local sorted_pairs = require('nnscaler.sorted').sorted_pairs
+local sorted = require 'nnscaler.sorted'
 local units = require 'nnscaler.units'
 
 local M = {}
@@ -32,18 +33,7 @@ local function divisors(n)
   return list
 end
 
--- Samples of a step: those that the job says, else what all ranks take as units of their own.
-local function samples_of(job, world)
-  return job.global_batch_size
-    or world * job.micro_batch_size * (job.grad_accumulation_steps or 1)
-end
-
-local function with(chosen, changes)
-  local fields = {}
-  for key, value in sorted_pairs(chosen) do fields[key] = value end
-  for key, value in sorted_pairs(changes) do fields[key] = value end
-  return options.new(fields)
-end
+local function with(chosen, changes) return options.new(sorted.with(chosen, changes)) end
 
 -- Makes and prices a plan; a plan that the model or the hardware refuses says why.
 local function attempt(row, source, chosen, graph, samples, job)
@@ -91,7 +81,7 @@ local function candidates(job, chosen, hand)
   local rows, known, world = {}, {}, chosen.runtime_ngpus
   local function add(policy, width, config, own, zero)
     local name = type(policy) == 'string' and policy or 'function'
-    for key, value in sorted_pairs(config) do
+    for key, value in sorted.sorted_pairs(config) do
       if not own then name = ('%s %s=%s'):format(name, key, tostring(value)) end
     end
     if zero then name = ('%s use_zero=%d'):format(name, zero) end
@@ -159,7 +149,7 @@ function M.plans(job, source, chosen, graph, hand)
   chosen = with(chosen, { hardware = hardware, device = device })
   local memory = autodist.memory { hardware = hardware,
     pas_config = chosen.policy == 'autodist' and chosen.pas_config or nil }
-  local rows, samples = candidates(job, chosen, hand), samples_of(job, chosen.runtime_ngpus)
+  local rows, samples = candidates(job, chosen, hand), batches.samples(job, chosen.runtime_ngpus)
   for _, row in ipairs(rows) do attempt(row, source, chosen, graph, samples, job) end
   local best = fastest(rows, memory, true)
   if not best then  -- the one that was asked for is shown though it does not fit
@@ -219,7 +209,7 @@ local function dearer(row, best)
     return list
   end
   local mine, theirs, rows, text = parts(row), parts(best), {}, {}
-  for name, value in sorted_pairs(mine) do
+  for name, value in sorted.sorted_pairs(mine) do
     rows[#rows + 1] = { name = name, more = value - theirs[name] }
   end
   table.sort(rows, function(a, b)

@@ -72,8 +72,10 @@ function M.run(opts)
   if open then
     local cpu = (job.device or 'cpu') == 'cpu'
     width.apply(job, width.choose(t, size, cpu and memory.each_here(size) or nil, sample))
+    local before = world
     world = options.of(job, size)
-    world.micro_batches = setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
+    world.micro_batches = world.plan_ngpus == before.plan_ngpus and before.micro_batches
+      or setup.parts(t, world.runtime_ngpus / world.plan_ngpus)
   end
   local line = pipeline.new(sources.of(t.model), world)
   local tell = report.new(job.optimizer, phases.settings(job, line.source, world,

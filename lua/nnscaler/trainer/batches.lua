@@ -41,6 +41,17 @@ function M.accumulation(job, units)
   return share('global_batch_size', global, micro, units)
 end
 
+--- Samples of a step where the number of scale units is open: those that the job says, else what
+--- all ranks take as units of their own.
+---@param job { micro_batch_size: integer, global_batch_size?: integer,
+---  grad_accumulation_steps?: integer }
+---@param ranks integer
+---@return integer
+function M.samples(job, ranks)
+  return job.global_batch_size
+    or ranks * job.micro_batch_size * (job.grad_accumulation_steps or 1)
+end
+
 local known = { after_steps = true, global_batch_size = true }
 
 --- Reads `global_batch_schedule`: how many micro-batches steps have from which step on.

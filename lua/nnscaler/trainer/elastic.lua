@@ -7,13 +7,6 @@ local sorted = require 'nnscaler.sorted'
 
 local M = {}
 
-local function copy_with(values, changes)
-  local out = {}
-  for key, value in sorted.sorted_pairs(values or {}) do out[key] = value end
-  for key, value in sorted.sorted_pairs(changes) do out[key] = value end
-  return out
-end
-
 -- Numbers of scale units that share the micro-batches of a step evenly, as words.
 local function divisors(count, least, most)
   local list = {}
@@ -53,11 +46,11 @@ function M.fit(job, size)
   end
   log.logger('nnscaler.trainer').info('%d of %d scale units: each takes %d micro-batches of a step '
     .. 'instead of %d.', units, all, count / units, accumulation)
-  job.compute_config = copy_with(config, { runtime_ngpus = size,
+  job.compute_config = sorted.with(config, { runtime_ngpus = size,
     plan_ngpus = not options.is_open(job) and plan or nil })
   job.global_batch_size, job.grad_accumulation_steps = count * job.micro_batch_size, nil
   if (job.pas_config or {}).pipeline_nmicros then
-    job.pas_config = copy_with(job.pas_config, { pipeline_nmicros = count / units })
+    job.pas_config = sorted.with(job.pas_config, { pipeline_nmicros = count / units })
   end
 end
 

@@ -239,6 +239,7 @@ local function make_parts(t)
   t.width = width.choose(t, t.world_size, memory.each(t), t.first, t.sharing)
   width.apply(job, t.width)
   if t.world_size > 1 or not t.width.plain then t.log.info('autodist: %s', t.width.told) end
+  if t.width.plain then return accumulation end
   share(t)
   if t.units == before then return accumulation end
   t.first = nil

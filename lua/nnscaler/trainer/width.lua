@@ -3,6 +3,7 @@
 --- Steps keep their samples whatever is chosen: what is learnt does not depend on the machine.
 local autodist = require 'nnscaler.policies.autodist'
 local base = require 'nnscaler._C.base'
+local batches = require 'nnscaler.trainer.batches'
 local options = require 'nnscaler.options'
 local parts = require 'nnscaler.trainer.parts'
 local phases = require 'nnscaler.trainer.phases'
@@ -10,7 +11,7 @@ local pipeline = require 'nnscaler.pipeline'
 local precision = require 'nnscaler.precision'
 local sample_of = require 'nnscaler.runtime.sample'
 local slots = require 'nnscaler.optim.slots'
-local sorted_pairs = require('nnscaler.sorted').sorted_pairs
+local sorted = require 'nnscaler.sorted'
 local sources = require 'nnscaler.source'
 local units = require 'nnscaler.units'
 
@@ -32,22 +33,9 @@ function M.open(job)
   return options.is_open(job) and not job.eager and not parts.of(job)
 end
 
-local function with(values, changes)
-  local out = {}
-  for key, value in sorted_pairs(values or {}) do out[key] = value end
-  for key, value in sorted_pairs(changes) do out[key] = value end
-  return out
-end
-
--- Samples of a step: those that the job says, else what all ranks take as units of their own.
-local function samples_of(job, size)
-  return job.global_batch_size
-    or size * job.micro_batch_size * (job.grad_accumulation_steps or 1)
-end
-
 -- Micro-batches of a scale unit, a step; nil where units cannot share a step evenly.
 local function micro_batches(job, size, width)
-  local each = samples_of(job, size) * width / size / job.micro_batch_size
+  local each = batches.samples(job, size) * width / size / job.micro_batch_size
   local told = job.global_batch_size and job.grad_accumulation_steps
   if each < 1 or each % 1 ~= 0 or told and told ~= each then return nil end
   return each
@@ -64,7 +52,7 @@ local function widths(job, size)
 end
 
 local function set_devices(job, width)
-  job.compute_config = with(job.compute_config, { plan_ngpus = width })
+  job.compute_config = sorted.with(job.compute_config, { plan_ngpus = width })
 end
 
 --- The fewest devices of a plan that an open job's batch and stages allow.
@@ -109,7 +97,7 @@ function M.keep_to_limit(job)
   local gb = (job.compute_config or {}).memory_gb
   if job.pas_policy ~= 'autodist' or not gb then return end
   if ((job.pas_config or {}).mem_constraint or -1) ~= -1 then return end
-  job.pas_config = with(job.pas_config, { mem_constraint = gb })
+  job.pas_config = sorted.with(job.pas_config, { mem_constraint = gb })
 end
 
 -- What plans may take of a device, and what of it a settled job has to be told; nil: nobody knows.
@@ -164,13 +152,15 @@ end
 ---@param chosen nnscaler.trainer.Width
 function M.apply(job, chosen)
   if chosen.plain then
-    local config = with(job.pas_config, {})
-    for key in sorted_pairs(autodist.keys) do config[key] = nil end
+    local config = sorted.with(job.pas_config, {})
+    for key in sorted.sorted_pairs(autodist.keys) do config[key] = nil end
     job.pas_policy, job.pas_config = 'dp', config
     return
   end
   set_devices(job, chosen.devices)
-  if chosen.gib then job.pas_config = with(job.pas_config, { mem_constraint = chosen.gib }) end
+  if chosen.gib then
+    job.pas_config = sorted.with(job.pas_config, { mem_constraint = chosen.gib })
+  end
   if not job.global_batch_size and chosen.devices > 1 then
     job.global_batch_size, job.grad_accumulation_steps = chosen.samples, nil
   end
@@ -195,7 +185,7 @@ function M.choose(t, size, there, sample, shared)
       micro_batches(job, size, first) or 1)
     local constrained = (job.pas_config or {}).partition_constraints_path ~= nil -- to be checked
     local chosen = { plain = first == 1 and not constrained and (not limit or most <= limit),
-      devices = 1, gib = gib, samples = samples_of(job, size) }
+      devices = 1, gib = gib, samples = batches.samples(job, size) }
     if chosen.plain then
       chosen.told = 'a whole step fits on each device' .. (limit and (' (less than %s of %s)')
         :format(units.bytes(most), units.bytes(limit)) or ', as far as is known')
