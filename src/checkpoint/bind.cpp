@@ -301,7 +301,9 @@ int snapshot_write(lua_State* L) {  // (folder, pieces) → task whose result is
   auto [pieces, copies] = snapshot.take(check_pieces(L, 3));
   return push_task(L, [folder = script::check_string(L, 2), pieces = std::move(pieces),
                        copies = std::move(copies)](const std::atomic<bool>& stop) {
+    // Training waits for the copies at its next update, and for nothing behind them.
     copies->run();
+    Task::let_others_first();
     return write_pieces(folder, pieces, &stop);
   });
 }
@@ -314,6 +316,7 @@ int draft_finish(lua_State* L) {  // (request with `written` and `order`) → ta
   return push_task(L, [draft = std::exchange(draft, nullptr), request = check_request(L, 2),
                        written = string_list(L, 2, "written"),
                        order = string_list(L, 2, "order")](const std::atomic<bool>&) {
+    Task::let_others_first();
     return finish(*draft, request, written, order);
   });
 }

@@ -6,25 +6,27 @@
 
 namespace nns::checkpoint {
 
-Task::Task(Work work, bool training_first)
-    : thread_([=, this, work = std::move(work)] { run(work, training_first); }) {}
+Task::Task(Work work) : thread_([this, work = std::move(work)] { run(work); }) {}
 
 Task::~Task() {
   stop_ = true;
   if (thread_.joinable()) thread_.join();
 }
 
-void Task::run(const Work& work, bool training_first) {
+void Task::run(const Work& work) {
   sigset_t all;  // signals are the main thread's
   sigfillset(&all);
   pthread_sigmask(SIG_BLOCK, &all, nullptr);
-  if (training_first) setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
   try {
     result_ = work(stop_);
   } catch (...) {
     error_ = std::current_exception();
   }
   done_ = true;
+}
+
+void Task::let_others_first() {
+  setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 19);
 }
 
 std::string Task::result() {

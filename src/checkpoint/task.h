@@ -1,5 +1,4 @@
-// Work beside the program: on a thread of its own, as a rule of low priority, that is asked for its
-// result.
+// Work beside the program, on a thread of its own that is asked for its result.
 #pragma once
 
 #include <atomic>
@@ -14,7 +13,7 @@ class Task {
  public:
   // Begins. The work looks at `stop` now and then: nobody waits for it any more where it is set.
   using Work = std::function<std::string(const std::atomic<bool>& stop)>;
-  explicit Task(Work work, bool training_first = true);
+  explicit Task(Work work);
   // Stops the work, unless it was asked for its result.
   ~Task();
   Task(const Task&) = delete;
@@ -24,8 +23,11 @@ class Task {
   // Waits for the end. Returns what the work returned, or throws what it threw.
   std::string result();
 
+  // From here on the calling thread takes only the processor time that nobody else wants.
+  static void let_others_first();
+
  private:
-  void run(const Work& work, bool training_first);
+  void run(const Work& work);
 
   std::atomic<bool> stop_{false}, done_{false};
   std::string result_;

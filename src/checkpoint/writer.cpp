@@ -191,16 +191,14 @@ at::Tensor& Snapshot::room(size_t piece, const at::Tensor& data) {
 void Snapshot::reserve(const std::vector<Piece>& pieces) {
   held_.resize(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) room(i, pieces[i].data);
-  touching_ = std::make_unique<Task>(
-      [held = held_](const std::atomic<bool>& stop) {
-        constexpr size_t kPage = 4096;
-        for (const at::Tensor& copy : held) {
-          auto* bytes = static_cast<volatile char*>(copy.mutable_data_ptr());
-          for (size_t at = 0; at < copy.nbytes() && !stop; at += kPage) bytes[at] = 0;
-        }
-        return std::string();
-      },
-      false);
+  touching_ = std::make_unique<Task>([held = held_](const std::atomic<bool>& stop) {
+    constexpr size_t kPage = 4096;
+    for (const at::Tensor& copy : held) {
+      auto* bytes = static_cast<volatile char*>(copy.mutable_data_ptr());
+      for (size_t at = 0; at < copy.nbytes() && !stop; at += kPage) bytes[at] = 0;
+    }
+    return std::string();
+  });
 }
 
 std::pair<std::vector<Piece>, std::shared_ptr<Copies>> Snapshot::take(std::vector<Piece> pieces) {

@@ -36,6 +36,13 @@ void narrow(const float* x, uint16_t* y, int64_t count);  // to the nearest, of 
 
 // --- elements ------------------------------------------------------------------------------------
 
+// y = x · scale where the word of an element is at least `limit`, else 0.
+void drop(const float* x, const uint32_t* words, uint32_t limit, float scale, float* y,
+          int64_t count);
+
+// Σ x², in double; the same number with every instruction set.
+double sum_of_squares(const float* x, int64_t count);
+
 // y = silu(gate) · up, and the gradients of both.
 void swiglu(const float* gate, const float* up, float* y, int64_t count);
 void swiglu_backward(const float* gradient, const float* gate, const float* up, float* dgate,

@@ -45,6 +45,45 @@ void narrow(const float* x, uint16_t* y, int64_t count) {
   std::memcpy(y + i, to, static_cast<size_t>(count - i) * sizeof(uint16_t));
 }
 
+void drop(const float* x, const uint32_t* words, uint32_t limit, float scale, float* y,
+          int64_t count) {
+  const auto least = hn::Set(kBits, limit);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    const auto word = hn::LoadU(kBits, words + i);
+    const auto kept = hn::RebindMask(kFloats, hn::Eq(hn::Max(word, least), word));  // word >= least
+    store(hn::IfThenElseZero(kept, hn::Mul(load(x + i), set(scale))), y + i);
+  }
+  for (; i < count; ++i) y[i] = words[i] >= limit ? x[i] * scale : 0.0f;
+}
+
+// Eight sums, of every eighth element each. A square of a float is exact in double, so a fused
+// multiplication is none other.
+double sum_of_squares(const float* x, int64_t count) {
+  constexpr int64_t kSums = 8;
+  constexpr hn::CappedTag<double, kSums> wide;
+  constexpr auto kWide = static_cast<int64_t>(hn::MaxLanes(wide));
+  constexpr hn::Rebind<float, decltype(wide)> narrow;
+  hn::Vec<decltype(wide)> sums[kSums / kWide];
+  for (auto& sum : sums) sum = hn::Zero(wide);
+  int64_t i = 0;
+  for (; i + kSums <= count; i += kSums)
+    for (int64_t part = 0; part < kSums / kWide; ++part) {
+      const auto v = hn::PromoteTo(wide, hn::LoadU(narrow, x + i + part * kWide));
+      sums[part] = hn::MulAdd(v, v, sums[part]);
+    }
+  HWY_ALIGN double lanes[kSums];
+  for (int64_t part = 0; part < kSums / kWide; ++part)
+    hn::Store(sums[part], wide, lanes + part * kWide);
+  for (int64_t lane = 0; i < count; ++i, ++lane) {
+    const double v = x[i];
+    lanes[lane] += v * v;
+  }
+  double total = 0;
+  for (double sum : lanes) total += sum;
+  return total;
+}
+
 void swiglu(const float* gate, const float* up, float* y, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
     const V x = load(gate + i, count - i);
@@ -96,6 +135,15 @@ void widen(const uint16_t* x, float* y, int64_t count) {
 HWY_EXPORT(narrow);
 void narrow(const float* x, uint16_t* y, int64_t count) {
   HWY_DYNAMIC_DISPATCH(narrow)(x, y, count);
+}
+HWY_EXPORT(drop);
+void drop(const float* x, const uint32_t* words, uint32_t limit, float scale, float* y,
+          int64_t count) {
+  HWY_DYNAMIC_DISPATCH(drop)(x, words, limit, scale, y, count);
+}
+HWY_EXPORT(sum_of_squares);
+double sum_of_squares(const float* x, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(sum_of_squares)(x, count);
 }
 HWY_EXPORT(swiglu);
 void swiglu(const float* gate, const float* up, float* y, int64_t count) {

@@ -11,6 +11,9 @@
 #include <ATen/ops/linalg_qr.h>
 #include <torch/library.h>
 
+#include <type_traits>
+
+#include "ops/kernels.h"
 #include "ops/words.h"
 
 namespace nns::ops {
@@ -42,11 +45,20 @@ constexpr int64_t kGrain = 8192;   // elements a thread gets at least
 constexpr int64_t kBuffer = 1024;  // words drawn at a time: stays in the first-level cache
 
 template <class T>
-void dropout_run(const T* x, T* y, int64_t count, const uint32_t* words, uint64_t threshold,
+void dropout_run(const T* x, T* y, int64_t count, const uint32_t* words, uint32_t limit,
                  at::opmath_type<T> scale) {
-  const auto limit = static_cast<uint32_t>(threshold);  // below 2^32: p = 1 never comes here
-  for (int64_t i = 0; i < count; ++i)
-    y[i] = words[i] >= limit ? static_cast<T>(static_cast<at::opmath_type<T>>(x[i]) * scale) : T(0);
+  if constexpr (std::is_same_v<T, float>) {
+    drop(x, words, limit, scale, y, count);
+  } else if constexpr (std::is_same_v<T, at::BFloat16>) {
+    float wide[kBuffer];
+    widen(reinterpret_cast<const uint16_t*>(x), wide, count);
+    drop(wide, words, limit, scale, wide, count);
+    narrow(wide, reinterpret_cast<uint16_t*>(y), count);
+  } else {
+    for (int64_t i = 0; i < count; ++i)
+      y[i] =
+          words[i] >= limit ? static_cast<T>(static_cast<at::opmath_type<T>>(x[i]) * scale) : T(0);
+  }
 }
 
 }  // namespace
@@ -61,6 +73,7 @@ at::Tensor dropout_cpu(const at::Tensor& input, double p, std::string_view key, 
   at::Tensor y = at::empty_like(x);
   const uint64_t threshold = drop_threshold(p);
   if (threshold >> 32) return y.zero_();
+  const auto limit = static_cast<uint32_t>(threshold);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, x.scalar_type(), "nnscaler::dropout", [&] {
         const auto scale = static_cast<at::opmath_type<scalar_t>>(1.0 / (1.0 - p));
@@ -73,7 +86,7 @@ at::Tensor dropout_cpu(const at::Tensor& input, double p, std::string_view key, 
               // Stop at tile borders, so that the next draw begins a tile.
               const int64_t n = std::min(count, kBuffer - at % kTile);
               draw_words(stream, static_cast<uint64_t>(at), n, words);
-              dropout_run(from + local, to + local, n, words, threshold, scale);
+              dropout_run(from + local, to + local, n, words, limit, scale);
               local += n;
               at += n;
               count -= n;

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <unordered_set>
 
+#include "ops/kernels.h"
 #include "script/state.h"
 #include "tensor/box.h"
 #include "tensor/modules.h"
@@ -23,14 +24,13 @@ using script::guarded;
 constexpr int64_t kBlock = 16384;  // elements whose squares are summed by one task
 constexpr int64_t kLanes = 8;
 
-// Scales n elements and returns the sum of their squares.
-template <class T>
-double scale_block(T* x, int64_t n, double scale) {
+// The sum of squares of n elements.
+double squares(const float* x, int64_t n) {
+  return ops::sum_of_squares(x, n);
+}
+double squares(const double* x, int64_t n) {
   double sums[kLanes] = {};
-  const T factor = static_cast<T>(scale);
   int64_t i = 0;
-  if (scale != 1.0)
-    for (int64_t j = 0; j < n; ++j) x[j] *= factor;
   for (; i + kLanes <= n; i += kLanes)
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       const double v = x[i + lane];
@@ -43,6 +43,15 @@ double scale_block(T* x, int64_t n, double scale) {
   double total = 0;
   for (double s : sums) total += s;
   return total;
+}
+
+// Scales n elements and returns the sum of their squares.
+template <class T>
+double scale_block(T* x, int64_t n, double scale) {
+  const T factor = static_cast<T>(scale);
+  if (scale != 1.0)
+    for (int64_t j = 0; j < n; ++j) x[j] *= factor;
+  return squares(x, n);
 }
 
 struct Block {

@@ -7,6 +7,8 @@ local each_isa = require 'tests.lua.support.each_isa'
 local on_threads = require 'tests.lua.support.threads'
 local ours = require('nnscaler.ops').nnscaler
 
+local train = require 'nnscaler._C.train'
+
 local g = T.generator(5)
 local function randn(shape, dtype)
   return T.randn(shape, { generator = g, dtype = 'float64' }):to(dtype or 'float64')
@@ -407,4 +409,24 @@ it('kernels for engines refuse to be differentiated', function()
   assert.error_matches(function() ours.gelu(x) end, 'nnscaler::gelu has no derivative', 1, true)
   assert.error_matches(function() ours.join { x } end, 'nnscaler::join has no derivative', 1, true)
   T.no_grad(function() assert.same({ 3, 4 }, ours.gelu(x).shape) end)
+end)
+
+describe('the norm of gradients', function()
+  -- The same with every instruction set: ranks of one run may be on different processors.
+  local first = {}
+  each_isa(it, 'is that of float64, and scales', function()
+    local generator = T.generator(9)
+    for _, n in ipairs { 0, 1, 7, 8, 9, 33, 16384, 40001 } do
+      for _, size in ipairs { 1e-25, 1, 1e15 } do
+        local x = (T.randn({ n }, { generator = generator, dtype = 'float64' }) * size):float()
+        local want = (x:double() * 0.5):pow(2):sum():sqrt():item()
+        local norm = train.scale_and_norm({ x }, 0.5)
+        assert.is_true(math.abs(norm - want) <= 1e-12 * want, ('%d: %g, %g'):format(n, norm, want))
+        local key = n .. ' ' .. size
+        first[key] = first[key] or norm
+        assert.equal(first[key], norm)
+        assert.is_true(math.abs(x:double():pow(2):sum():sqrt():item() - want) <= 1e-12 * want)
+      end
+    end
+  end)
 end)

@@ -3,6 +3,7 @@
 local T = require 'nnscaler.tensor'
 local aten = require('nnscaler.ops').aten
 local door = require 'nnscaler._C.tensor'
+local each_isa = require 'tests.lua.support.each_isa'
 local ours = require('nnscaler.ops').nnscaler
 
 local f64 = { dtype = 'float64' }
@@ -90,6 +91,23 @@ describe('a slice is drawn as the slice of the whole', function()
     local part = ours.attention_dropout(heads(q):narrow(2, 3, 3), heads(k), heads(v), nil, 0.4,
       true, nil, 'k', 1, 2, 3, offset, full)
     assert.is_true((heads(whole):narrow(2, 3, 3) - part):abs():max():item() < 1e-15)
+  end)
+end)
+
+describe('dropout', function()
+  each_isa(it, 'is the mask times 1 / (1 - p), rounded once', function()
+    for _, dtype in ipairs { 'float32', 'bfloat16', 'float16', 'float64' } do
+      for _, n in ipairs { 1, 15, 16, 63, 65, 1000, 2049 } do
+        local x = randn(T.generator(n), { n }):mul_(1e3):to(dtype)
+        x[0] = 0 / 0
+        local kept = ours.dropout_mask(x, 0.3, 'k', 1, 2, 3)
+        local scale = T.tensor({ 1 / 0.7 }, { dtype = dtype == 'float64' and dtype or 'float32' })
+        local want = (x:to(dtype == 'float64' and dtype or 'float32') * scale):to(dtype)
+        want = T.where(kept, want, T.zeros({}, { dtype = dtype }))
+        local got = ours.dropout(x, 0.3, 'k', 1, 2, 3)
+        assert.is_true(want:nan_to_num(7):equal(got:nan_to_num(7)), dtype .. ' ' .. n)
+      end
+    end
   end)
 end)
 

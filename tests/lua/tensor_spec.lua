@@ -2,6 +2,7 @@
 local C = require 'nnscaler._C.tensor'
 local T = require 'nnscaler.tensor'
 local aten = require 'nnscaler.ops'.aten
+local base = require 'nnscaler._C.base'
 local message = require 'tests.lua.support.message'
 
 describe('a tensor', function()
@@ -325,5 +326,40 @@ describe('memory of tensors', function()
     assert.equal(boxes, boxes2)
     assert.equal(bytes, bytes2)
     assert.is_near(heap, heap2, 64)
+  end)
+
+  -- Of this process: pages taken from the system, and KiB that are resident.
+  local function pages()
+    local stat = base.file_read '/proc/self/stat'
+    local fields = stat:match '%) (.*)'
+    local n = 0
+    for field in fields:gmatch '%S+' do
+      n = n + 1
+      if n == 8 then return tonumber(field) end
+    end
+  end
+  local function resident()
+    return tonumber(base.file_read('/proc/self/status'):match 'VmRSS:%s+(%d+) kB')
+  end
+
+  it('of large tensors is kept for the next of that size, which costs no pages', function()
+    local n = 12 * 2 ^ 20 -- 48 MiB
+    T.ones(n):release()
+    local before = pages()
+    for _ = 1, 20 do T.ones(n):release() end
+    assert.is_true(pages() - before < 64, ('%d pages'):format(pages() - before))
+  end)
+
+  it('of large tensors is never more than was in use at one time', function()
+    collectgarbage()
+    local before = resident()
+    for mib = 40, 400, 24 do T.ones(mib * 2 ^ 18):release() end
+    local largest = T.ones(400 * 2 ^ 18)
+    assert.is_true(resident() - before < 410 * 2 ^ 10, ('%d KiB'):format(resident() - before))
+    largest:release()
+    local parts = {}
+    for i = 1, 8 do parts[i] = T.ones(48 * 2 ^ 18) end
+    assert.is_true(resident() - before < 410 * 2 ^ 10, ('%d KiB'):format(resident() - before))
+    C.release(unpack(parts))
   end)
 end)

@@ -61,7 +61,7 @@ return {
   model = { type = 'mlp', args = { sizes = sizes } },
   forward_args = function(sample) return sample.x, sample.y end,
   dataset = { type = function() return data end },
-  micro_batch_size = 1, max_train_steps = kSave + kEvery, enable_progress_bar = false,
+  micro_batch_size = 64, max_train_steps = kSave + kEvery, enable_progress_bar = false,
   optimizer = { type = 'adamw', args = { lr = 1e-5 } },
   checkpoint = { every_n_train_steps = kEvery, keep_last_n_checkpoints = 1 },
   init_env_fn = function()
