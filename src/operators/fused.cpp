@@ -2,6 +2,7 @@
 // their operands are of one pattern and their kernel serves the types. The calls that nobody else
 // reads then go away.
 #include "operators/family.h"
+#include "operators/own.h"
 
 namespace nns::operators {
 namespace {
@@ -26,10 +27,6 @@ double swiglu_flops(const CallView& call) {
   return 9.0 * static_cast<double>(numel(call.tensor("gate").shape));
 }
 
-bool on_cpu(const Forward& f, const TensorType& type) {
-  return f.e.device() == "cpu" && type.dtype == DType::f32;
-}
-
 // The operand of a silu that made this tensor; -1: something else did.
 Ref gate_of(const Forward& f, std::string_view name) {
   const Made* made = f.recording().maker(f.in(name));
@@ -37,7 +34,7 @@ Ref gate_of(const Forward& f, std::string_view name) {
 }
 bool gates(const Forward& f, std::string_view gate, std::string_view up) {
   return f.is_tensor(gate) && f.is_tensor(up) && f.type(gate) == f.type(up) &&
-         on_cpu(f, f.type(gate)) && gate_of(f, gate).id >= 0;
+         own_takes(f.e.device(), f.type(gate).dtype) && gate_of(f, gate).id >= 0;
 }
 bool is_swiglu(const Forward& f) {
   return gates(f, "self", "other") || gates(f, "other", "self");
@@ -120,8 +117,8 @@ std::optional<Turn> turn_of(const Forward& f) {
   const bool fits = rank >= 2 && cos == f.e.type_of(t.sin.id) && cos.dtype == x.dtype &&
                     cos.shape == Shape{x.shape[rank - 2], x.shape[rank - 1]};
   const Recording& r = f.recording();
-  if (!fits || !on_cpu(f, x) || r.requires_grad(t.cos) || r.requires_grad(t.sin) ||
-      !is_turned(f, crossed->operand("self"), t.x))
+  if (!fits || !own_takes(f.e.device(), x.dtype) || r.requires_grad(t.cos) ||
+      r.requires_grad(t.sin) || !is_turned(f, crossed->operand("self"), t.x))
     return std::nullopt;
   return t;
 }

@@ -2,6 +2,7 @@
 #include <limits>
 
 #include "operators/family.h"
+#include "operators/own.h"
 #include "operators/split.h"
 
 namespace nns::operators {
@@ -17,9 +18,10 @@ int64_t product(const Shape& shape, size_t first, size_t last) {
 
 // Whether kernels of ours serve a norm over the last axes.
 bool own_serves(const RuleCall& c) {
-  bool all = c.e.device() == "cpu";
-  for (const auto name : {"input", "weight", "bias"})
-    if (const TensorType* t = c.maybe_tensor(name)) all = all && t->dtype == DType::f32;
+  const DType dtype = c.type("input").dtype;
+  bool all = own_takes(c.e.device(), dtype);
+  for (const auto name : {"weight", "bias"})
+    if (const TensorType* t = c.maybe_tensor(name)) all = all && t->dtype == dtype;
   return all;
 }
 
