@@ -47,7 +47,7 @@ lint: ## formatter, luacheck and house rules
 	@tools/lint
 
 format: ## rewrite C++ by .clang-format
-	@git ls-files '*.cpp' '*.h' | xargs clang-format-19 -i
+	@git ls-files '*.cpp' '*.h' '*.cu' | xargs clang-format-19 -i
 
 install: build ## install to PREFIX (default /usr/local)
 	@$(meson) configure $(build) -Dprefix=$(PREFIX)

@@ -243,6 +243,11 @@ function C.apart(work) end
 ---  isas: string[] } isa: instruction set of our kernels; isas: those that there are, widest first
 function C.build_info() end
 
+--- Which GPUs our kernels for CUDA were built for; opens their library, for which no GPU is needed.
+---@return { architectures: string[], problem: string } architectures: 'sm_80', …; problem: why
+---  there are none, or ''
+function C.cuda_build() end
+
 --- Has our kernels use another instruction set, in all threads. The environment variable
 --- NNSCALER_ISA does so from the start.
 ---@param name string of `isas`; '' for the widest. A usage error names those that there are.

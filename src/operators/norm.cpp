@@ -42,10 +42,17 @@ TensorType statistics(const CallView& call) {
 Types native_layer_norm(const CallView& call) {
   return {call.tensor("input"), statistics(call), statistics(call)};
 }
+// In float32 of 16-bit numbers.
+TensorType wide_statistics(const CallView& call) {
+  TensorType stats = statistics(call);
+  if (stats.dtype == DType::bf16 || stats.dtype == DType::f16) stats.dtype = DType::f32;
+  return stats;
+}
 Types fused_rms_norm(const CallView& call) {
-  TensorType rstd = statistics(call);
-  if (rstd.dtype == DType::bf16 || rstd.dtype == DType::f16) rstd.dtype = DType::f32;
-  return {call.tensor("input"), rstd};
+  return {call.tensor("input"), wide_statistics(call)};
+}
+Types own_layer_norm(const CallView& call) {
+  return {call.tensor("input"), wide_statistics(call), wide_statistics(call)};
 }
 
 // The sum first.
@@ -54,7 +61,7 @@ Types add_norm(const CallView& call) {
   if (input != addend) misfit(call, input, addend, "one type and shape");
   Types out = {input};
   const Types rest =
-      call.base() == "nnscaler::add_rms_norm" ? fused_rms_norm(call) : native_layer_norm(call);
+      call.base() == "nnscaler::add_rms_norm" ? fused_rms_norm(call) : own_layer_norm(call);
   out.insert(out.end(), rest.begin(), rest.end());
   return out;
 }
@@ -213,8 +220,10 @@ Types native_group_norm(const CallView& call) {
 void add_norms(Records& records) {
   records.add({"aten::layer_norm", "aten::rms_norm"},
               {.infer = layer_norm, .annotations = layer_norm_text, .flops = norm_flops});
-  records.add({"aten::native_layer_norm", "nnscaler::layer_norm"},
+  records.add({"aten::native_layer_norm"},
               {.infer = native_layer_norm, .annotations = layer_norm_text, .flops = norm_flops});
+  records.add({"nnscaler::layer_norm"},
+              {.infer = own_layer_norm, .annotations = layer_norm_text, .flops = norm_flops});
   records.add({"aten::_fused_rms_norm", "nnscaler::rms_norm"},
               {.infer = fused_rms_norm, .annotations = layer_norm_text, .flops = norm_flops});
   records.add({"nnscaler::add_rms_norm", "nnscaler::add_layer_norm"},

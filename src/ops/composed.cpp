@@ -1,6 +1,7 @@
-// The mask of dropout by ATen operators on 64-bit integers: the same bits as the CPU kernel, on any
-// device that LibTorch knows.
+// The mask of dropout by ATen operators on 64-bit integers, where there is no kernel for it: the
+// same bits, on any device that LibTorch knows.
 #include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros_like.h>
@@ -45,7 +46,10 @@ at::Tensor dropout_mask(const at::Tensor& like, double p, std::string_view key, 
                         int64_t step, int64_t micro, OptionalShape offset, OptionalShape full) {
   check_probability(p);
   const Stream stream = checked_stream(key, seed, step, micro);
-  checked_slice(like.sizes(), offset, full);
+  const Slice slice = checked_slice(like.sizes(), offset, full);
+  if (gpu_kernels(like.device()) != nullptr)
+    return dropout_gpu({}, at::empty(like.sizes(), like.options().dtype(at::kBool)), gpu::Type::f32,
+                       stream, slice, p);
   at::Tensor element = at::scalar_tensor(0, like.options().dtype(at::kLong));
   int64_t stride = 1;
   for (int64_t d = like.dim() - 1; d >= 0; --d) {

@@ -1,5 +1,5 @@
 // nnscaler::cross_entropy and its derivative: log-softmax and loss of classes in one pass that
-// keeps one number a row. Sums over rows run in double and in order, whatever the threads.
+// keeps one number a row. On a CPU sums over rows run in double and in order, whatever the threads.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -13,6 +13,8 @@
 
 #include "base/error.h"
 #include "ops/class_rows.h"
+#include "ops/gpu.h"
+#include "ops/score_rows.h"
 
 namespace nns::ops {
 namespace {
@@ -26,7 +28,8 @@ struct Options {
 
 void check(const at::Tensor& scores, const at::Tensor& target, const Options& o) {
   const bool fits = scores.dim() == 2 && target.dim() == 1 && target.size(0) == scores.size(0);
-  const bool typed = scores.scalar_type() == at::kFloat || scores.scalar_type() == at::kDouble;
+  const auto type = wide_type(scores);
+  const bool typed = type == at::kFloat || type == at::kDouble;
   if (!fits || !typed || target.scalar_type() != at::kLong)
     fail(
         ErrorKind::model,
@@ -40,10 +43,7 @@ void check(const at::Tensor& scores, const at::Tensor& target, const Options& o)
     fail(ErrorKind::usage, "[ops.cross_entropy] label_smoothing {}; expected 0 to 1", o.smoothing);
 }
 
-// 16-bit scores are computed with in float32, and so are their sums of rows.
-bool is_narrow(const at::Tensor& x) {
-  return x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
-}
+// --- on a CPU, of float32 and float64 ------------------------------------------------------------
 
 void check_class(int64_t at, int64_t classes, int64_t row) {
   if (at < 0 || at >= classes)
@@ -77,25 +77,15 @@ void losses(const at::Tensor& scores, const at::Tensor& target, const Options& o
   });
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy(const at::Tensor& self,
-                                                             const at::Tensor& target_,
-                                                             int64_t reduction,
-                                                             int64_t ignore_index,
-                                                             double label_smoothing) {
-  if (is_narrow(self)) {
-    const auto [loss, log_sums, count] =
-        cross_entropy(self.to(at::kFloat), target_, reduction, ignore_index, label_smoothing);
-    return {loss.to(self.scalar_type()), log_sums, count};
-  }
-  const Options o{reduction, ignore_index, label_smoothing};
-  check(self, target_, o);
-  const at::Tensor scores = self.contiguous(), target = target_.contiguous();
+using Losses = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+Losses cross_entropy_cpu(const at::Tensor& scores, const at::Tensor& target, const Options& o) {
   const int64_t rows = scores.size(0);
   at::Tensor sums = at::empty({rows}, scores.options());
   std::vector<double> each(static_cast<size_t>(rows), 0.0);
   const bool single = scores.scalar_type() == at::kFloat;
   (single ? losses<float> : losses<double>)(scores, target, o, sums, each);
-  if (reduction == kNone) {
+  if (o.reduction == kNone) {
     at::Tensor loss = at::empty({rows}, scores.options());
     for (int64_t i = 0; i < rows; ++i) {
       const double value = each[static_cast<size_t>(i)];
@@ -111,10 +101,10 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> cross_entropy(const at::Tensor& s
   int64_t counted = 0;
   for (int64_t i = 0; i < rows; ++i) {
     total += each[static_cast<size_t>(i)];
-    counted += at[i] != ignore_index;
+    counted += at[i] != o.ignored;
   }
   const auto weight = static_cast<double>(counted);
-  return {at::scalar_tensor(reduction == kMean ? total / weight : total, scores.options()), sums,
+  return {at::scalar_tensor(o.reduction == kMean ? total / weight : total, scores.options()), sums,
           at::scalar_tensor(weight, scores.options())};
 }
 
@@ -143,32 +133,82 @@ void gradients(const at::Tensor& grad, const at::Tensor& scores, const at::Tenso
   });
 }
 
+// --- elsewhere -----------------------------------------------------------------------------------
+
+// Scores are in the wide type, or such as a kernel takes.
+Losses cross_entropy_apart(const at::Tensor& scores, const at::Tensor& target, const Options& o) {
+  check_labels("cross_entropy", target, scores.size(1), o.ignored);
+  const at::Tensor ignored = target.eq(o.ignored), labels = target.masked_fill(ignored, 0);
+  const RowSums rows = row_sums(scores, labels, o.smoothing > 0);
+  at::Tensor loss = rows.sums.sub(rows.own);
+  if (o.smoothing > 0) {
+    const at::Tensor even = rows.plain.div(static_cast<double>(scores.size(1)));
+    loss = loss.mul(1 - o.smoothing).add(rows.sums.sub(even), o.smoothing);
+  }
+  loss = loss.masked_fill(ignored, 0);
+  if (o.reduction == kNone) return {loss, rows.sums, at::scalar_tensor(0.0, rows.sums.options())};
+  const at::Tensor total = loss.sum(),
+                   count = ignored.logical_not().sum().to(rows.sums.scalar_type());
+  return {o.reduction == kMean ? total.div(count) : total, rows.sums, count};
+}
+
+// Of a gradient in the wide type. The labels are those that forward has checked: nothing waits here
+// for the device.
+void gradients_apart(const at::Tensor& grad, const at::Tensor& scores, const at::Tensor& target,
+                     const at::Tensor& sums, const at::Tensor& weight, const Options& o,
+                     at::Tensor& out) {
+  const at::Tensor ignored = target.eq(o.ignored), labels = target.masked_fill(ignored, 0);
+  const at::Tensor each = o.reduction == kMean ? grad.div(weight) : grad;
+  const at::Tensor by = each.expand_as(sums).masked_fill(ignored, 0).contiguous();
+  const double classes = static_cast<double>(scores.size(1));
+  softmax_gradient(scores, labels, sums, by,
+                   o.smoothing > 0 ? by.mul(o.smoothing / classes) : at::Tensor(),
+                   by.mul(o.smoothing - 1), out);
+}
+
+// --- operators -----------------------------------------------------------------------------------
+
+// 16-bit scores are computed with in float32, by kernels for GPUs as they are.
+at::Tensor for_rows(const at::Tensor& self) {
+  return (on_gpu({self}) ? self : self.to(wide_type(self))).contiguous();
+}
+
+Losses cross_entropy(const at::Tensor& self, const at::Tensor& target_, int64_t reduction,
+                     int64_t ignore_index, double label_smoothing) {
+  const Options o{reduction, ignore_index, label_smoothing};
+  check(self, target_, o);
+  const at::Tensor scores = for_rows(self), target = target_.contiguous();
+  auto [loss, sums, weight] = served_apart(scores) ? cross_entropy_apart(scores, target, o)
+                                                   : cross_entropy_cpu(scores, target, o);
+  return {loss.to(self.scalar_type()), sums, weight};
+}
+
 at::Tensor cross_entropy_backward(const at::Tensor& grad_output, const at::Tensor& self,
-                                  const at::Tensor& target, const at::Tensor& logsumexp,
+                                  const at::Tensor& target_, const at::Tensor& logsumexp,
                                   const at::Tensor& total_weight, int64_t reduction,
                                   int64_t ignore_index, double label_smoothing) {
-  if (is_narrow(self) && grad_output.scalar_type() == self.scalar_type())
-    return cross_entropy_backward(grad_output.to(at::kFloat), self.to(at::kFloat), target,
-                                  logsumexp, total_weight, reduction, ignore_index, label_smoothing)
-        .to(self.scalar_type());
   const Options o{reduction, ignore_index, label_smoothing};
-  check(self, target, o);
+  check(self, target_, o);
   const int64_t expected = reduction == kNone ? self.size(0) : 1;
-  const auto type = self.scalar_type();
+  const auto type = self.scalar_type(), wide = wide_type(self);
   if (grad_output.numel() != expected || logsumexp.numel() != self.size(0) ||
-      grad_output.scalar_type() != type || logsumexp.scalar_type() != type ||
+      grad_output.scalar_type() != type || logsumexp.scalar_type() != wide ||
       total_weight.numel() != 1)
     fail(ErrorKind::model,
          "[ops.cross_entropy_backward] {} gradients and {} sums of rows; expected {} and {} of "
          "type {}",
          grad_output.numel(), logsumexp.numel(), expected, self.size(0), c10::toString(type));
-  const at::Tensor scores = self.contiguous();
+  const at::Tensor scores = for_rows(self), target = target_.contiguous();
+  const at::Tensor grad = grad_output.to(wide).contiguous(), sums = logsumexp.contiguous();
   at::Tensor out = at::empty_like(scores);
-  const double share = reduction == kMean ? 1.0 / total_weight.item<double>() : 1.0;
-  (type == at::kFloat ? gradients<float>
-                      : gradients<double>)(grad_output.contiguous(), scores, target.contiguous(),
-                                           logsumexp.contiguous(), share, o, out);
-  return out;
+  if (served_apart(scores)) {
+    gradients_apart(grad, scores, target, sums, total_weight, o, out);
+  } else {
+    const double share = reduction == kMean ? 1.0 / total_weight.item<double>() : 1.0;
+    (wide == at::kFloat ? gradients<float> : gradients<double>)(grad, scores, target, sums, share,
+                                                                o, out);
+  }
+  return out.to(type);
 }
 
 TORCH_LIBRARY_FRAGMENT(nnscaler, m) {
@@ -181,7 +221,7 @@ TORCH_LIBRARY_FRAGMENT(nnscaler, m) {
       "-> Tensor");
 }
 
-TORCH_LIBRARY_IMPL(nnscaler, CPU, m) {
+TORCH_LIBRARY_IMPL(nnscaler, CompositeExplicitAutograd, m) {
   m.impl("cross_entropy", cross_entropy);
   m.impl("cross_entropy_backward", cross_entropy_backward);
 }

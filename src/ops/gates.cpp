@@ -1,5 +1,6 @@
 // nnscaler::swiglu and nnscaler::rope with their derivatives: the gate of LLaMA's feed-forward part
-// and the turning of queries and keys by their positions, each in one pass.
+// and the turning of queries and keys by their positions, each in one pass: by kernels of ours for
+// float32 on the CPU, and for it and 16 bits on a GPU.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
@@ -10,6 +11,7 @@
 #include <torch/library.h>
 
 #include "base/error.h"
+#include "ops/gpu.h"
 #include "ops/kernels.h"
 
 namespace nns::ops {
@@ -30,9 +32,15 @@ void check_alike(const at::Tensor& a, const at::Tensor& b) {
 
 at::Tensor swiglu(const at::Tensor& gate, const at::Tensor& up) {
   check_alike(gate, up);
-  if (!plain(gate)) return at::silu(gate).mul(up);
+  const bool gpu = on_gpu({gate, up});
+  if (!gpu && !plain(gate)) return at::silu(gate).mul(up);
   const at::Tensor x = gate.contiguous(), u = up.contiguous();
   const at::Tensor y = at::empty_like(x);
+  if (gpu) {
+    launch(x, &gpu::Kernels::swiglu,
+           gpu::Swiglu{*gpu_type(x), x.numel(), gpu_read(x), gpu_read(u), gpu_write(y)});
+    return y;
+  }
   const float *of_x = x.const_data_ptr<float>(), *of_u = u.const_data_ptr<float>();
   float* to = y.mutable_data_ptr<float>();
   at::parallel_for(0, x.numel(), kGrain, [&](int64_t begin, int64_t end) {
@@ -45,10 +53,17 @@ std::tuple<at::Tensor, at::Tensor> swiglu_backward(const at::Tensor& gradient,
                                                    const at::Tensor& gate, const at::Tensor& up) {
   check_alike(gate, up);
   check_alike(gradient, gate);
-  if (!plain(gate))
+  const bool gpu = on_gpu({gate, up, gradient});
+  if (!gpu && !plain(gate))
     return {at::silu_backward(gradient.mul(up), gate), gradient.mul(at::silu(gate))};
   const at::Tensor g = gradient.contiguous(), x = gate.contiguous(), u = up.contiguous();
   const at::Tensor dx = at::empty_like(x), du = at::empty_like(x);
+  if (gpu) {
+    launch(x, &gpu::Kernels::swiglu_backward,
+           gpu::SwigluBackward{*gpu_type(x), x.numel(), gpu_read(g), gpu_read(x), gpu_read(u),
+                               gpu_write(dx), gpu_write(du)});
+    return {dx, du};
+  }
   const float *of_g = g.const_data_ptr<float>(), *of_x = x.const_data_ptr<float>();
   const float* of_u = u.const_data_ptr<float>();
   float *to_x = dx.mutable_data_ptr<float>(), *to_u = du.mutable_data_ptr<float>();
@@ -85,10 +100,19 @@ at::Tensor rotate(const at::Tensor& input, const at::Tensor& cos_, const at::Ten
   const at::Tensor cos = cos_.contiguous(), sin = sin_.contiguous();
   at::Tensor y = at::empty_like(x);  // rows lie where those of x do
   const int64_t width = x.size(-1), time = x.size(-2), axes = x.dim() - 1;
+  const int64_t rows = width == 0 ? 0 : x.numel() / width;
+  if (on_gpu({x})) {
+    const auto last = static_cast<size_t>(axes);
+    if (rows > 0)
+      launch(x, &gpu::Kernels::rope,
+             gpu::Rope{*gpu_type(x), back, rows, time, width,
+                       gpu_axes(x.sizes().slice(0, last), x.strides().slice(0, last)), gpu_read(x),
+                       gpu_read(cos), gpu_read(sin), gpu_write(y)});
+    return y;
+  }
   const float *from = x.const_data_ptr<float>(), *of_cos = cos.const_data_ptr<float>();
   const float* of_sin = sin.const_data_ptr<float>();
   float* to = y.mutable_data_ptr<float>();
-  const int64_t rows = width == 0 ? 0 : x.numel() / width;
   at::parallel_for(0, rows, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width)),
                    [&](int64_t begin, int64_t end) {
                      for (int64_t row = begin; row < end; ++row) {
@@ -104,13 +128,13 @@ at::Tensor rotate(const at::Tensor& input, const at::Tensor& cos_, const at::Ten
 
 at::Tensor rope(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
   check_tables(x, cos, sin);
-  if (plain(x)) return rotate(x, cos, sin, false);
+  if (plain(x) || on_gpu({x, cos, sin})) return rotate(x, cos, sin, false);
   return x.mul(cos).add(turned(x).mul(sin));
 }
 
 at::Tensor rope_backward(const at::Tensor& gradient, const at::Tensor& cos, const at::Tensor& sin) {
   check_tables(gradient, cos, sin);
-  if (plain(gradient)) return rotate(gradient, cos, sin, true);
+  if (plain(gradient) || on_gpu({gradient, cos, sin})) return rotate(gradient, cos, sin, true);
   return gradient.mul(cos).sub(turned(gradient.mul(sin)));
 }
 

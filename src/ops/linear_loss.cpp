@@ -8,7 +8,6 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/gather.h>
-#include <ATen/ops/logsumexp.h>
 #include <ATen/ops/mm.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -22,6 +21,8 @@
 
 #include "base/error.h"
 #include "ops/class_rows.h"
+#include "ops/gpu.h"
+#include "ops/score_rows.h"
 
 namespace nns::ops {
 namespace {
@@ -30,12 +31,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 enum Reduction : int64_t { kNone = 0, kSum = 2 };
-
-// Sums of 16-bit scores are made in float32.
-at::ScalarType wide(const at::Tensor& x) {
-  const bool narrow = x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
-  return narrow ? at::kFloat : x.scalar_type();
-}
 
 // Operands as matrices, and the buffer of the scores of a chunk.
 struct Rows {
@@ -66,14 +61,15 @@ struct Rows {
     buffer = at::empty({chunk, classes}, x.options());
   }
 
-  // Calls fn(first row, number of rows, their scores in the wide type).
+  // Calls fn(first row, number of rows, their scores in the wide type; those that a kernel for GPUs
+  // takes as they are).
   template <class Fn>
   void each(const Fn& fn) {
     for (int64_t at = 0; at < rows; at += chunk) {
       const int64_t n = std::min(chunk, rows - at);
       at::Tensor scores = buffer.narrow(0, 0, n);
       at::mm_out(scores, x.narrow(0, at, n), weight.t());
-      fn(at, n, scores.to(wide(x)));
+      fn(at, n, on_gpu({scores}) ? scores : scores.to(wide_type(x)));
     }
   }
 };
@@ -86,19 +82,8 @@ void parallel_rows(int64_t rows, int64_t classes, const Fn& fn) {
   });
 }
 
-// An error of the data where a label that counts is no class.
-void check_labels(const at::Tensor& target, int64_t classes, std::optional<int64_t> ignored) {
-  const at::Tensor held = target.cpu();
-  const int64_t* at = held.const_data_ptr<int64_t>();
-  for (int64_t i = 0; i < held.numel(); ++i)
-    if (at[i] != ignored && (at[i] < 0 || at[i] >= classes))
-      fail(ErrorKind::data, "[ops.linear_cross_entropy] target {} of row {}; expected 0 to {}",
-           at[i], i, classes - 1);
-}
-
 // log Σ exp of each row.
 at::Tensor log_sums(const at::Tensor& scores) {
-  if (!scores.is_cpu()) return at::logsumexp(scores, 1);
   at::Tensor out = at::empty({scores.size(0)}, scores.options());
   const int64_t classes = scores.size(1);
   const auto fill = [&](auto zero) {
@@ -115,10 +100,6 @@ at::Tensor log_sums(const at::Tensor& scores) {
 
 // scores becomes by · softmax, row by row.
 void to_softmax(at::Tensor& scores, const at::Tensor& sums, const at::Tensor& by) {
-  if (!scores.is_cpu()) {
-    scores.sub_(sums.unsqueeze(1)).exp_().mul_(by.unsqueeze(1));
-    return;
-  }
   const int64_t classes = scores.size(1);
   const auto fill = [&](auto zero) {
     using T = decltype(zero);
@@ -135,13 +116,30 @@ void to_softmax(at::Tensor& scores, const at::Tensor& sums, const at::Tensor& by
   scores.scalar_type() == at::kFloat ? fill(0.0F) : fill(0.0);
 }
 
+// log Σ exp of each row, and the score of its label.
+std::tuple<at::Tensor, at::Tensor> sums_and_own(const at::Tensor& scores,
+                                                const at::Tensor& labels) {
+  if (!served_apart(scores))
+    return {log_sums(scores), at::gather(scores, 1, labels.unsqueeze(1)).squeeze(1)};
+  const RowSums rows = row_sums(scores, labels, false);
+  return {rows.sums, rows.own};
+}
+
+// scores becomes by · softmax, row by row, plus `own` at the labels.
+void to_gradient(at::Tensor& scores, const at::Tensor& labels, const at::Tensor& sums,
+                 const at::Tensor& by, const at::Tensor& own) {
+  if (served_apart(scores)) return softmax_gradient(scores, labels, sums, by, {}, own, scores);
+  to_softmax(scores, sums, by);
+  scores.scatter_add_(1, labels.unsqueeze(1), own.unsqueeze(1));
+}
+
 // Gradients of the operands, summed over chunks: those of the weight in the wide type.
 struct Gradients {
   at::Tensor x, weight;
 
   Gradients(const Rows& r, std::array<bool, 2> wanted) {
     if (wanted[0]) x = at::empty(r.x.sizes(), r.x.options());
-    if (wanted[1]) weight = at::zeros(r.weight.sizes(), r.weight.options().dtype(wide(r.x)));
+    if (wanted[1]) weight = at::zeros(r.weight.sizes(), r.weight.options().dtype(wide_type(r.x)));
   }
   void add(const Rows& r, int64_t at, int64_t n, const at::Tensor& d_scores) {
     const at::Tensor d = d_scores.to(r.x.scalar_type());
@@ -165,13 +163,13 @@ struct Gradients {
 std::tuple<at::Tensor, at::Tensor> linear_scores(const at::Tensor& self, const at::Tensor& weight,
                                                  const at::Tensor& target, int64_t chunk) {
   Rows r(self, weight, target, chunk);
-  check_labels(r.target, r.classes, std::nullopt);
-  const auto options = r.x.options().dtype(wide(r.x));
+  check_labels("linear_cross_entropy", r.target, r.classes, std::nullopt);
+  const auto options = r.x.options().dtype(wide_type(r.x));
   at::Tensor own = at::empty({r.rows}, options), sums = at::empty({r.rows}, options);
   r.each([&](int64_t at, int64_t n, const at::Tensor& scores) {
-    own.narrow(0, at, n).copy_(
-        at::gather(scores, 1, r.target.narrow(0, at, n).unsqueeze(1)).squeeze(1));
-    sums.narrow(0, at, n).copy_(log_sums(scores));
+    const auto [sum, one] = sums_and_own(scores, r.target.narrow(0, at, n));
+    own.narrow(0, at, n).copy_(one);
+    sums.narrow(0, at, n).copy_(sum);
   });
   return {own.view(target.sizes()), sums.view(target.sizes())};
 }
@@ -187,13 +185,12 @@ std::tuple<at::Tensor, at::Tensor> linear_scores_backward(
          "[ops.linear_scores_backward] {} and {} gradients and {} sums of {} rows",
          grad_own.numel(), grad_sum.numel(), logsumexp.numel(), r.rows);
   Gradients out(r, output_mask);
-  const auto type = wide(r.x);
+  const auto type = wide_type(r.x);
   const auto row = [&](const at::Tensor& x) { return x.to(type).reshape({r.rows}).contiguous(); };
   const at::Tensor own = row(grad_own), by = row(grad_sum), sums = row(logsumexp);
   r.each([&](int64_t at, int64_t n, at::Tensor scores) {
-    to_softmax(scores, sums.narrow(0, at, n), by.narrow(0, at, n));
-    scores.scatter_add_(1, r.target.narrow(0, at, n).unsqueeze(1),
-                        own.narrow(0, at, n).unsqueeze(1));
+    to_gradient(scores, r.target.narrow(0, at, n), sums.narrow(0, at, n), by.narrow(0, at, n),
+                own.narrow(0, at, n));
     out.add(r, at, n, scores);
   });
   return {out.of_x(self), out.of_weight(weight)};
@@ -204,19 +201,19 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> linear_cross_entropy_gradients(
     const at::Tensor& self, const at::Tensor& weight, const at::Tensor& target,
     int64_t ignore_index, int64_t chunk, std::array<bool, 3> output_mask) {
   Rows r(self, weight, target, chunk);
-  check_labels(r.target, r.classes, ignore_index);
+  check_labels("linear_cross_entropy", r.target, r.classes, ignore_index);
   Gradients out(r, {output_mask[1], output_mask[2]});
-  const auto options = r.x.options().dtype(wide(r.x));
+  const auto options = r.x.options().dtype(wide_type(r.x));
   at::Tensor each = at::empty({r.rows}, options);
-  const at::Tensor counts = r.target.ne(ignore_index).to(wide(r.x));
+  const at::Tensor counts = r.target.ne(ignore_index).to(wide_type(r.x));
   const at::Tensor label = r.target.masked_fill(r.target.eq(ignore_index), 0);
   r.each([&](int64_t at, int64_t n, at::Tensor scores) {
     const at::Tensor one = counts.narrow(0, at, n);
-    const at::Tensor place = label.narrow(0, at, n).unsqueeze(1), sums = log_sums(scores);
-    each.narrow(0, at, n).copy_(sums.sub(at::gather(scores, 1, place).squeeze(1)));
+    const at::Tensor place = label.narrow(0, at, n);
+    const auto [sums, own] = sums_and_own(scores, place);
+    each.narrow(0, at, n).copy_(sums.sub(own));
     if (!output_mask[1] && !output_mask[2]) return;
-    to_softmax(scores, sums, one);
-    scores.scatter_add_(1, place, one.neg().unsqueeze(1));
+    to_gradient(scores, place, sums, one, one.neg());
     out.add(r, at, n, scores);
   });
   const at::Tensor loss = each.masked_fill(r.target.eq(ignore_index), 0).sum();

@@ -1,5 +1,6 @@
 // nnscaler::rms_norm and nnscaler::layer_norm with their derivatives, also with the sum that they
-// often stand behind: one pass over rows by kernels of ours, for float32 on the CPU.
+// often stand behind: one pass over rows by kernels of ours, for float32 on the CPU, and for it and
+// 16 bits on a GPU.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -12,6 +13,7 @@
 #include <torch/library.h>
 
 #include "base/error.h"
+#include "ops/gpu.h"
 #include "ops/kernels.h"
 
 namespace nns::ops {
@@ -37,7 +39,7 @@ at::Tensor widened(const at::Tensor& x) {
   return narrow ? x.to(at::kFloat) : x;
 }
 
-// --- composed of ATen operators, for all but float32 on the CPU --------------------------------
+// --- composed of ATen operators, for all that kernels of ours do not serve ----------------------
 
 // input · rstd · weight with rstd = 1 / √(mean of squares + eps); returns both.
 std::tuple<at::Tensor, at::Tensor> rms_composed(const at::Tensor& input, at::IntArrayRef normalized,
@@ -70,15 +72,50 @@ std::tuple<at::Tensor, at::Tensor> rms_composed_backward(
   return {d_input, d_weight};
 }
 
-// --- float32 on the CPU --------------------------------------------------------------------------
+// ATen's statistics of 16-bit rows have that type on a CPU; here they are float32 everywhere.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_composed(const at::Tensor& input,
+                                                              at::IntArrayRef normalized,
+                                                              const OptionalTensor& weight,
+                                                              const OptionalTensor& bias,
+                                                              double eps) {
+  if (!input.is_cpu()) return at::native_layer_norm(input, normalized, weight, bias, eps);
+  const auto wide = [](const OptionalTensor& x) { return x ? OptionalTensor(widened(*x)) : x; };
+  const auto [out, mean, rstd] =
+      at::native_layer_norm(widened(input), normalized, wide(weight), wide(bias), eps);
+  return {out.to(input.scalar_type()), mean, rstd};
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_composed_backward(
+    const at::Tensor& grad_output, const at::Tensor& input, at::IntArrayRef normalized,
+    const at::Tensor& mean, const at::Tensor& rstd, const OptionalTensor& weight,
+    const OptionalTensor& bias, std::array<bool, 3> output_mask) {
+  if (!input.is_cpu())
+    return at::native_layer_norm_backward(grad_output, input, normalized, mean, rstd, weight, bias,
+                                          output_mask);
+  const auto wide = [](const OptionalTensor& x) { return x ? OptionalTensor(widened(*x)) : x; };
+  const auto [dx, dw, db] =
+      at::native_layer_norm_backward(widened(grad_output), widened(input), normalized, mean, rstd,
+                                     wide(weight), wide(bias), output_mask);
+  const auto back = [](const at::Tensor& x, const at::Tensor& like) {
+    return x.defined() ? x.to(like.scalar_type()) : x;
+  };
+  return {back(dx, input), back(dw, weight.value_or(input)), back(db, bias.value_or(input))};
+}
+
+// --- by kernels of ours --------------------------------------------------------------------------
 
 constexpr int64_t kWork = 16384;  // elements that are worth a thread
 
 bool plain(const at::Tensor& x) {
   return x.is_cpu() && x.scalar_type() == at::kFloat;
 }
-bool served(const at::Tensor& input, const OptionalTensor& weight, const OptionalTensor& bias) {
-  return plain(input) && (!weight || plain(*weight)) && (!bias || plain(*bias));
+bool served(std::initializer_list<at::Tensor> tensors) {
+  return on_gpu(tensors) || std::all_of(tensors.begin(), tensors.end(), [](const at::Tensor& x) {
+           return !x.defined() || plain(x);
+         });
+}
+at::Tensor known(const OptionalTensor& x) {
+  return x.value_or(at::Tensor());
 }
 
 const float* read(const at::Tensor& x) {
@@ -122,8 +159,15 @@ Normed normalize(const at::Tensor& input, const OptionalTensor& addend, at::IntA
   Normed n;
   n.out = at::empty_like(x);
   if (y.defined()) n.sum = at::empty_like(x);
-  n.rstd = at::empty(rows.stats, x.options());
-  if (centred) n.mean = at::empty(rows.stats, x.options());
+  n.rstd = at::empty(rows.stats, x.options().dtype(at::kFloat));
+  if (centred) n.mean = at::empty(rows.stats, n.rstd.options());
+  if (on_gpu({x})) {
+    launch(x, &gpu::Kernels::normalize,
+           gpu::Norm{*gpu_type(x), rows.count, rows.width, static_cast<float>(eps), gpu_read(x),
+                     gpu_read(y), gpu_read(w), gpu_read(b), gpu_write(n.sum), gpu_write(n.out),
+                     write(n.mean), write(n.rstd)});
+    return n;
+  }
   const int64_t width = rows.width,
                 grain = std::max<int64_t>(1, kWork / std::max<int64_t>(1, width));
   const float *from = read(x), *more = read(y);
@@ -137,7 +181,8 @@ Normed normalize(const at::Tensor& input, const OptionalTensor& addend, at::IntA
 }
 
 // Gradients of weight and bias are sums over parts of the rows that depend on their number alone,
-// not on threads, added up in order.
+// not on threads or the GPU, added up in order.
+constexpr int64_t kGpuParts = 512;  // enough for all multiprocessors
 struct Gradients {
   at::Tensor x, weight, bias;
 };
@@ -148,13 +193,34 @@ Gradients normalize_backward(const at::Tensor& gradient, const at::Tensor& input
   const Rows rows(input, normalized);
   const at::Tensor g = gradient.contiguous(), x = input.contiguous(), m = dense(mean);
   const at::Tensor r = rstd.contiguous(), w = dense(weight), more = dense(addend);
-  const int64_t width = rows.width, parts = std::clamp<int64_t>(
-                                        rows.count * width / kWork, 1,
-                                        std::min<int64_t>(64, std::max<int64_t>(1, rows.count)));
+  const bool gpu = on_gpu({x});
+  const int64_t width = rows.width, most = gpu ? kGpuParts : 64,
+                parts = std::clamp<int64_t>(gpu ? rows.count : rows.count * width / kWork, 1,
+                                            std::clamp<int64_t>(rows.count, 1, most));
   Gradients out;
   if (wanted[0]) out.x = at::empty_like(x);
-  const auto sums = [&] { return at::zeros({parts, width}, x.options()); };
+  const auto sums = [&] {
+    const auto options = x.options().dtype(at::kFloat);
+    return gpu && rows.count > 0 ? at::empty({parts, width}, options)  // the kernel clears them
+                                 : at::zeros({parts, width}, options);
+  };
   const at::Tensor dw = wanted[1] ? sums() : at::Tensor(), db = wanted[2] ? sums() : at::Tensor();
+  const auto total = [&](const at::Tensor& each) {
+    return (parts == 1 ? each : each.sum(0)).to(x.scalar_type()).view(normalized);
+  };
+  const auto finish = [&] {
+    if (dw.defined()) out.weight = total(dw);
+    if (db.defined()) out.bias = total(db);
+    return out;
+  };
+  if (gpu) {
+    if (rows.count > 0)
+      launch(x, &gpu::Kernels::normalize_backward,
+             gpu::NormBackward{*gpu_type(x), rows.count, width, parts, gpu_read(g), gpu_read(x),
+                               read(m), read(r), gpu_read(w), gpu_read(more), gpu_write(out.x),
+                               write(dw), write(db)});
+    return finish();
+  }
   const float *from = read(x), *by = read(g), *centre = read(m), *scale = read(r),
               *add = read(more);
   float *dx = write(out.x), *to_weight = write(dw), *to_bias = write(db);
@@ -167,19 +233,14 @@ Gradients normalize_backward(const at::Tensor& gradient, const at::Tensor& input
                                row_of(to_weight, part, width), row_of(to_bias, part, width)});
     }
   });
-  const auto total = [&](const at::Tensor& each) {
-    return (parts == 1 ? each : each.sum(0)).view(normalized);
-  };
-  if (dw.defined()) out.weight = total(dw);
-  if (db.defined()) out.bias = total(db);
-  return out;
+  return finish();
 }
 
 // --- operators -----------------------------------------------------------------------------------
 
 std::tuple<at::Tensor, at::Tensor> rms_norm(const at::Tensor& input, at::IntArrayRef normalized,
                                             const OptionalTensor& weight, double eps) {
-  if (!served(input, weight, {})) return rms_composed(input, normalized, weight, eps);
+  if (!served({input, known(weight)})) return rms_composed(input, normalized, weight, eps);
   const Normed n = normalize(input, {}, normalized, weight, {}, eps, false);
   return {n.out, n.rstd};
 }
@@ -193,7 +254,7 @@ std::tuple<at::Tensor, at::Tensor> rms_norm_backward(
     const at::Tensor& grad_output, const at::Tensor& input, at::IntArrayRef normalized,
     const at::Tensor& rstd, const OptionalTensor& weight, std::array<bool, 2> output_mask,
     const OptionalTensor& addend) {
-  if (!served(input, weight, addend) || !plain(grad_output)) {
+  if (!served({input, known(weight), known(addend), grad_output})) {
     const auto [dx, dw] =
         rms_composed_backward(grad_output, input, normalized, rstd, weight, output_mask);
     return {with_addend(dx, addend), dw};
@@ -208,7 +269,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> add_rms_norm(const at::Tensor& in
                                                             at::IntArrayRef normalized,
                                                             const OptionalTensor& weight,
                                                             double eps) {
-  if (!served(input, weight, addend) || addend.sizes() != input.sizes()) {
+  if (!served({input, known(weight), addend}) || addend.sizes() != input.sizes()) {
     const at::Tensor sum = input.add(addend);
     const auto [out, rstd] = rms_composed(sum, normalized, weight, eps);
     return {sum, out, rstd};
@@ -221,8 +282,8 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm(const at::Tensor& inpu
                                                           at::IntArrayRef normalized,
                                                           const OptionalTensor& weight,
                                                           const OptionalTensor& bias, double eps) {
-  if (!served(input, weight, bias))
-    return at::native_layer_norm(input, normalized, weight, bias, eps);
+  if (!served({input, known(weight), known(bias)}))
+    return layer_composed(input, normalized, weight, bias, eps);
   const Normed n = normalize(input, {}, normalized, weight, bias, eps, true);
   return {n.out, n.mean, n.rstd};
 }
@@ -231,9 +292,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
     const at::Tensor& grad_output, const at::Tensor& input, at::IntArrayRef normalized,
     const at::Tensor& mean, const at::Tensor& rstd, const OptionalTensor& weight,
     const OptionalTensor& bias, std::array<bool, 3> output_mask, const OptionalTensor& addend) {
-  if (!served(input, weight, addend) || !plain(grad_output)) {
-    const auto [dx, dw, db] = at::native_layer_norm_backward(grad_output, input, normalized, mean,
-                                                             rstd, weight, bias, output_mask);
+  if (!served({input, known(weight), known(addend), grad_output})) {
+    const auto [dx, dw, db] = layer_composed_backward(grad_output, input, normalized, mean, rstd,
+                                                      weight, bias, output_mask);
     return {with_addend(dx, addend), dw, db};
   }
   const Gradients g =
@@ -244,9 +305,9 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> layer_norm_backward(
 std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> add_layer_norm(
     const at::Tensor& input, const at::Tensor& addend, at::IntArrayRef normalized,
     const OptionalTensor& weight, const OptionalTensor& bias, double eps) {
-  if (!served(input, weight, bias) || !plain(addend) || addend.sizes() != input.sizes()) {
+  if (!served({input, known(weight), known(bias), addend}) || addend.sizes() != input.sizes()) {
     const at::Tensor sum = input.add(addend);
-    const auto [out, mean, rstd] = at::native_layer_norm(sum, normalized, weight, bias, eps);
+    const auto [out, mean, rstd] = layer_composed(sum, normalized, weight, bias, eps);
     return {sum, out, mean, rstd};
   }
   const Normed n = normalize(input, addend, normalized, weight, bias, eps, true);

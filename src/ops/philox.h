@@ -20,7 +20,7 @@ inline constexpr uint32_t kMultiplier0 = 0xD2511F53u, kMultiplier1 = 0xCD9E8D57u
 inline constexpr uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
 inline constexpr int kRounds = 10;
 
-inline Block philox(Block counter, uint32_t key0, uint32_t key1) {
+constexpr Block philox(Block counter, uint32_t key0, uint32_t key1) {
   for (int round = 0; round < kRounds; ++round) {
     const uint64_t p0 = uint64_t{kMultiplier0} * counter[0];
     const uint64_t p1 = uint64_t{kMultiplier1} * counter[2];
@@ -36,7 +36,7 @@ inline Block philox(Block counter, uint32_t key0, uint32_t key1) {
 struct Stream {
   uint32_t key0 = 0, key1 = 0, step = 0, micro = 0;
 
-  Block block(uint64_t index) const {
+  constexpr Block block(uint64_t index) const {
     return philox({static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), step, micro},
                   key0, key1);
   }

@@ -39,6 +39,16 @@ void check_probability(double p) {
     fail(ErrorKind::usage, "[ops.dropout] probability {}; expected 0 to 1", p);
 }
 
+at::Tensor dropout_gpu(const at::Tensor& x, at::Tensor y, gpu::Type type, const Stream& stream,
+                       const Slice& slice, double p) {
+  if (y.numel() > 0)
+    launch(y, &gpu::Kernels::dropout,
+           gpu::Dropout{type, stream, drop_threshold(p), 1.0 / (1.0 - p),
+                        slice.numel_local() / slice.run(), slice.run(), slice.start(),
+                        gpu_axes(slice.extents(), slice.strides()), gpu_read(x), gpu_write(y)});
+  return y;
+}
+
 namespace {
 
 constexpr int64_t kGrain = 8192;   // elements a thread gets at least
@@ -63,8 +73,11 @@ void dropout_run(const T* x, T* y, int64_t count, const uint32_t* words, uint32_
 
 }  // namespace
 
-at::Tensor dropout_cpu(const at::Tensor& input, double p, std::string_view key, int64_t seed,
-                       int64_t step, int64_t micro, OptionalShape offset, OptionalShape full) {
+at::Tensor dropout_fused(const at::Tensor& input, double p, std::string_view key, int64_t seed,
+                         int64_t step, int64_t micro, OptionalShape offset, OptionalShape full) {
+  const auto type = gpu_kernels(input.device()) != nullptr ? gpu_type(input) : std::nullopt;
+  if (!type && !input.is_cpu())
+    return dropout_composed(input, p, key, seed, step, micro, offset, full);
   check_probability(p);
   const Stream stream = checked_stream(key, seed, step, micro);
   const Slice slice = checked_slice(input.sizes(), offset, full);
@@ -73,6 +86,7 @@ at::Tensor dropout_cpu(const at::Tensor& input, double p, std::string_view key, 
   at::Tensor y = at::empty_like(x);
   const uint64_t threshold = drop_threshold(p);
   if (threshold >> 32) return y.zero_();
+  if (type) return dropout_gpu(x, y, *type, stream, slice, p);
   const auto limit = static_cast<uint32_t>(threshold);
   AT_DISPATCH_FLOATING_TYPES_AND2(
       at::kHalf, at::kBFloat16, x.scalar_type(), "nnscaler::dropout", [&] {
@@ -261,10 +275,6 @@ TORCH_LIBRARY(nnscaler, m) {
       "int[]? full=None) -> Tensor(a!)");
 }
 
-TORCH_LIBRARY_IMPL(nnscaler, CPU, m) {
-  m.impl("dropout", dropout_cpu);
-}
-
 // No gradient leads through noise, so that autograd need not know of it.
 TORCH_LIBRARY_IMPL(nnscaler, CompositeImplicitAutograd, m) {
   m.impl("normal_like", normal_like);
@@ -273,7 +283,7 @@ TORCH_LIBRARY_IMPL(nnscaler, CompositeImplicitAutograd, m) {
 }
 
 TORCH_LIBRARY_IMPL(nnscaler, CompositeExplicitAutograd, m) {
-  m.impl("dropout", dropout_composed);
+  m.impl("dropout", dropout_fused);
   m.impl("dropout_mask", dropout_mask);
   m.impl("fill_normal_", fill_normal_);
   m.impl("fill_uniform_", fill_uniform_);

@@ -1,11 +1,12 @@
 // What our random operators share. philox.h says what a draw depends on; here are its checked
-// arguments and the two implementations of dropout.
+// arguments and the implementations of dropout.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
 #include <string_view>
 
+#include "ops/gpu.h"
 #include "ops/philox.h"
 #include "ops/slice.h"
 
@@ -31,9 +32,10 @@ inline uint64_t drop_threshold(double p) {
 at::Tensor dropout_mask(const at::Tensor& like, double p, std::string_view key, int64_t seed,
                         int64_t step, int64_t micro, OptionalShape offset, OptionalShape full);
 
-// Dropout of a CPU tensor; of a tensor anywhere, by way of dropout_mask (the same bits).
-at::Tensor dropout_cpu(const at::Tensor& input, double p, std::string_view key, int64_t seed,
-                       int64_t step, int64_t micro, OptionalShape offset, OptionalShape full);
+// By a kernel for GPUs into y: what is kept of x, or the mask of that where x is undefined.
+at::Tensor dropout_gpu(const at::Tensor& x, at::Tensor y, gpu::Type type, const Stream& stream,
+                       const Slice& slice, double p);
+// By way of dropout_mask: the same bits as the kernels, on any device.
 at::Tensor dropout_composed(const at::Tensor& input, double p, std::string_view key, int64_t seed,
                             int64_t step, int64_t micro, OptionalShape offset, OptionalShape full);
 

@@ -42,6 +42,11 @@ class Slice {
   }
 
   int64_t numel_local() const { return total_; }
+  // Runs of `run` elements, the first of which lie at start + outer index · strides of the unsplit.
+  int64_t run() const { return run_; }
+  int64_t start() const { return start_; }
+  const std::vector<int64_t>& extents() const { return extents_; }
+  const std::vector<int64_t>& strides() const { return strides_; }
 
   // Calls f(local index, index in the unsplit tensor, count) for the runs of [begin, end).
   template <class F>

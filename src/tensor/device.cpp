@@ -1,4 +1,4 @@
-// Devices by name; LibTorch's CUDA library is opened at the first use of a GPU.
+// Devices by name; LibTorch's CUDA library, and then ours, is opened at the first use of a GPU.
 #include <ATen/Context.h>
 #include <dlfcn.h>
 
@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "ops/gpu.h"
 #include "tensor/arguments.h"
 
 namespace nns::tensor {
@@ -26,7 +27,7 @@ std::string open_cuda() {
     const char* why = dlerror();
     return why != nullptr ? why : "dlopen failed";
   }
-  return at::hasCUDA() ? "" : "no GPU: the driver reports none";
+  return at::hasCUDA() ? ops::use_cuda_kernels() : "no GPU: the driver reports none";
 }
 
 }  // namespace

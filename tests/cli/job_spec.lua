@@ -1,7 +1,10 @@
 -- What the user reads who makes a mistake in a job, on the command line, or in a script.
 local base = require 'nnscaler._C.base'
 local core = require 'nnscaler._C.job'
+local door = require 'nnscaler._C.tensor'
 local shell = require 'tests.cli.support.shell'
+
+local build = (os.getenv 'NNSCALER_BIN' or 'build/nnscaler'):match '^(.*)/' or '.'
 
 local folder, remove = shell.folder()
 teardown(remove)
@@ -253,6 +256,30 @@ describe('the command line', function()
       assert.matches(('\nwarning: our kernels run as %s code, without AVX2: '):format(isa), said)
     end
     assert.is_nil(shell.nnscaler('doctor', 'NNSCALER_ISA=avx2'):find 'without AVX2')
+  end)
+
+  -- Where there are an nvcc that compiles and a LibTorch for GPUs, kernels for GPUs are not left
+  -- out unnoticed.
+  it('says which GPUs our kernels are built for', function()
+    local said = shell.nnscaler 'doctor'
+    local line = said:match '\n  for GPUs +([^\n]+)'
+    local options = base.json_decode(base.file_read(build
+      .. '/meson-info/intro-buildoptions.json'))
+    local toolkit, wanted
+    for _, option in ipairs(options) do
+      if option.name == 'toolkit_dir' then toolkit = option.value end
+      if option.name == 'cuda' then wanted = option.value ~= 'disabled' end
+    end
+    local _, code = shell.run(toolkit .. '/bin/nvcc -std=c++20 -gencode '
+      .. 'arch=compute_90,code=sm_90 -x cu -c /dev/null -o /dev/null')
+    local torch = base.file_exists(door.build_info().folder .. '/libtorch_cuda.so') == 'file'
+    if wanted and torch and code == 0 then
+      assert.matches('^our kernels built for sm_80, sm_90 and later; ', line)
+      assert.matches(door.cuda_count() > 0 and 'in use$' or 'no GPU here$', line)
+    else
+      assert.equal('this build has none (no nvcc of the CUDA toolkit, or a LibTorch without CUDA)',
+        line)
+    end
   end)
 
   it('lists the back ends that work, and why the others do not', function()

@@ -63,6 +63,11 @@ local function libtorch(report)
   end
   table.insert(report.lines, { '  threads', ('%d'):format(tensor.get_num_threads()) })
   local has_cuda, reason = tensor.has_cuda()
+  local cuda = tensor.cuda_build()
+  table.insert(report.lines, { '  for GPUs', cuda.problem ~= '' and cuda.problem
+    or ('our kernels built for %s and later; %s'):format(table.concat(cuda.architectures, ', '),
+      has_cuda and 'in use' or 'no GPU here') })
+  if cuda.problem:find 'cannot be opened' then table.insert(report.warnings, cuda.problem) end
   table.insert(report.lines, { 'devices', has_cuda and 'cpu, cuda' or 'cpu' })
   if has_cuda then return true end
   table.insert(report.lines, { '  no cuda', reason })
