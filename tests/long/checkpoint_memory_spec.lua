@@ -1,5 +1,6 @@
--- Memory and time of a checkpoint of 1.1 GB of a run whose step takes half a second: peaks of saving and loading above what the run has, by
--- the process's high-water mark, how long training waits, and how long the ten steps after it take.
+-- Memory and time of a checkpoint of 1.1 GB of a run whose step takes half a second: peaks of
+-- saving and loading above what the run has, by the process's high-water mark, how long training
+-- waits, and how long the ten steps after it take.
 local base = require 'nnscaler._C.base'
 local shell = require 'tests.cli.support.shell'
 
