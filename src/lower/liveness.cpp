@@ -147,6 +147,15 @@ class Releases {
     gather(from, segment_.instrs.size());
   }
 
+  // Whether a slot that is not released among instructions from `first` on, where others of its
+  // memory are, still looks at it behind them.
+  bool outlives(int slot, size_t first) const {
+    if (taken_.contains(slot)) return false;
+    if (!owned(slot)) return true;
+    const auto use = last_.find(slot);  // none: gone with an earlier segment
+    return use != last_.end() && use->second >= first;
+  }
+
   void gather(size_t first, size_t last) {
     std::map<int, size_t> at;  // slot → where it is released
     for (auto it = after_.lower_bound(first); it != after_.end() && it->first < last; ++it)
@@ -167,7 +176,7 @@ class Releases {
         if (it != at.end())
           fate->second.end = std::max(fate->second.end, it->second);
         else
-          fate->second.stays = fate->second.stays || !taken_.contains(other);
+          fate->second.stays = fate->second.stays || outlives(other, first);
       }
     }
     std::map<size_t, std::vector<int>> bound, loose;
