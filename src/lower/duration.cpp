@@ -209,17 +209,19 @@ StepPart step_part(const TensorType& weight, const std::vector<int>& reduce,
   return {sum, update * static_cast<double>(bytes)};
 }
 
-int64_t slot_elements(const Program& program, size_t parameter) {
+namespace {
+
+// Elements of a weight whose optimizer state a rank has, which shares its weights so.
+int64_t slot_elements(const Program& program, const std::vector<Share>& shares, int rank,
+                      size_t parameter) {
   const Slot& slot = program.slot(program.parameters[parameter]);
   const int64_t all = numel(slot.type.shape);
-  if (program.shares.empty()) return all;
-  const Share& share = program.shares[parameter];
+  if (shares.empty()) return all;
+  const Share& share = shares[parameter];
   if (share.over.empty() || share.sharded() || share.length == 0) return all;
-  const auto at = std::find(share.over.begin(), share.over.end(), program.rank);
+  const auto at = std::find(share.over.begin(), share.over.end(), rank);
   return all / share.length * share.part(static_cast<int>(at - share.over.begin())).length();
 }
-
-namespace {
 
 // Weights of a program that get gradients.
 std::set<int> trained(const Program& program) {
@@ -228,6 +230,33 @@ std::set<int> trained(const Program& program) {
     for (const Instr& instr : segment.instrs)
       if (instr.kind == InstrKind::accumulate) out.insert(instr.target);
   return out;
+}
+
+// Bytes of weights whose optimizer state a rank has.
+int64_t updated(const Program& program, const std::vector<Share>& shares, int rank) {
+  const std::set<int> weights = trained(program);
+  int64_t bytes = 0;
+  for (size_t i = 0; i < program.parameters.size(); ++i)
+    if (const int slot = program.parameters[i]; weights.contains(slot))
+      bytes += slot_elements(program, shares, rank, i) * size_of(program.slot(slot).type.dtype);
+  return bytes;
+}
+
+// The Program of the rank that updates most of a class. Parts of weights are longest on its first
+// one; undivided weights go to any.
+Program busiest(const Skeleton& skeleton, const std::vector<int>& ranks) {
+  Program first = skeleton.project(ranks[0]).program;
+  if (std::none_of(first.shares.begin(), first.shares.end(),
+                   [](const Share& share) { return share.owner >= 0; }))
+    return first;
+  int64_t most = -1;
+  int chosen = ranks[0];
+  for (int rank : ranks)
+    if (const int64_t own = updated(first, skeleton.shares(rank), rank); own > most) {
+      most = own;
+      chosen = rank;
+    }
+  return skeleton.project(chosen).program;
 }
 
 StepPart once_of(const Program& program, const cost::Hardware& on, const StepSettings& settings) {
@@ -241,7 +270,8 @@ StepPart once_of(const Program& program, const cost::Hardware& on, const StepSet
     out.sum += part.sum;
     const int64_t elements = numel(type.shape);
     if (elements > 0)
-      out.update += part.update * static_cast<double>(slot_elements(program, i)) /
+      out.update += part.update *
+                    static_cast<double>(slot_elements(program, program.shares, program.rank, i)) /
                     static_cast<double>(elements);
   }
   const Storage storage(program);
@@ -298,17 +328,14 @@ std::vector<ClassCost> class_costs(const Skeleton& skeleton, const cost::Hardwar
                                    const StepSettings& settings) {
   std::vector<ClassCost> out;
   for (const std::vector<int>& ranks : skeleton.classes()) {
-    const Program program = skeleton.project(ranks[0]).program;
+    const Program program = busiest(skeleton, ranks);
     ClassCost& of = out.emplace_back(ClassCost{ranks});
     of.parts = segments_of(program, on, of.spent);
     of.once = once_of(program, on, settings);
     if (on.profile)
       if (const auto known = on.profile->step(settings.optimizer)) of.once.update += known->seconds;
     of.memory = memory_parts(program);
-    const std::set<int> weights = trained(program);
-    for (size_t i = 0; i < program.parameters.size(); ++i)
-      if (const int slot = program.parameters[i]; weights.contains(slot))
-        of.updated += slot_elements(program, i) * size_of(program.slot(slot).type.dtype);
+    of.updated = updated(program, program.shares, program.rank);
   }
   return out;
 }

@@ -142,7 +142,6 @@ class Lowering {
       bind_leaf(value.id, SlotRole::constant, &program.constants);
       program.constant_data.push_back(value.data);
     }
-    if (common_.options.plan) program.shares.resize(program.parameters.size());
     if (!common_.ordered && !graph_.buffer_updates.empty())
       fail(ErrorKind::plan,
            "[lower.buffers] {} is updated by every micro-batch; schedule '{}' runs them out of "

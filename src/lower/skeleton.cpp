@@ -175,14 +175,23 @@ Lowered Skeleton::project(int rank) const {
   program.rank = rank;
   fill(program, made.holes, seat.device(), seat.first_rank());
   if (!common_.options.priced) find_loops(program);
-  size_t parameter = 0;
   for (const Leaf& leaf : made.leaves) {
     Slot& slot = program.slots[static_cast<size_t>(leaf.slot)];
     if (!slot.whole.empty()) slot.box = seat.place(leaf.value)->box;
-    if (slot.role == SlotRole::parameter && !program.shares.empty())
-      program.shares[parameter++] = seat.share(leaf.value);
   }
+  program.shares = shares(rank);
   if (program.training) add_step(program);
+  return out;
+}
+
+std::vector<Share> Skeleton::shares(int rank) const {
+  std::vector<Share> out;
+  if (!common_.options.plan) return out;
+  const ClassProgram& made = class_of(rank);
+  const Seat seat = this->seat(rank);
+  for (const Leaf& leaf : made.leaves)
+    if (made.lowered.program.slot(leaf.slot).role == SlotRole::parameter)
+      out.push_back(seat.share(leaf.value));
   return out;
 }
 

@@ -61,6 +61,8 @@ class Skeleton {
   Lowered project(int rank) const;
   // Where weights and buffers rest on a rank; nullptr without a plan.
   std::shared_ptr<const Homes> homes(int rank) const;
+  // How a rank shares each parameter of its Program; empty without a plan.
+  std::vector<Share> shares(int rank) const;
   const plan::Resting& rests() const { return common_.lanes[0]->fitted().rests; }
   // All ranks by class, each class and the list of them ascending. Lowers every class.
   std::vector<std::vector<int>> classes() const;
