@@ -89,8 +89,9 @@ Phases phases(const Program& program, const std::vector<Action>& order, bool apa
                                              : SegmentKind::weight;
     const std::pair key(stage, kind);
     bool& again = ran[key];
-    const auto found = (again ? later : first).find(key);
-    if (found == first.end() || found == later.end()) return;  // a stage without gradients
+    const Parts& parts = again ? later : first;
+    const auto found = parts.find(key);
+    if (found == parts.end()) return;  // a stage without gradients
     again = true;
     const Part& part = found->second;
     note(out.backward, now + waiting + part.rise, gradients + part.rise_gradients);

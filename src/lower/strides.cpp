@@ -18,6 +18,14 @@ bool converts(const TensorType& from, const TensorType& to) {
   return from.dtype != to.dtype && is_complex(from.dtype) == is_complex(to.dtype);
 }
 
+// Whether elements lie in row-major order; strides of single ones do not count.
+bool is_dense(const Shape& shape, const Shape& strides) {
+  const Shape dense = row_major(shape);
+  for (size_t d = 0; d < shape.size(); ++d)
+    if (shape[d] != 1 && strides[d] != dense[d]) return false;
+  return true;
+}
+
 size_t wrap(int64_t d, size_t rank) {
   return static_cast<size_t>(d < 0 ? d + static_cast<int64_t>(rank) : d);
 }
@@ -106,7 +114,7 @@ void Strides::see_call(const Instr& instr, const std::vector<int>& in) {
     if (out < 0) continue;
     Place& place = places_[static_cast<size_t>(out)];
     const bool same = info != nullptr && info->identity && type(out) == type(in[0]);
-    if (is_in_place(instr) || (same && kind != View::spread))
+    if (is_in_place(instr) || (same && kind != View::dense))
       place = from;
     else if (info != nullptr && operators::joins(instr.op))
       join(instr, in);
@@ -194,7 +202,7 @@ Strides::Place Strides::viewed(const Instr& instr, size_t index, int from) const
     case View::same:
       return out;
     case View::dense:
-      return strides == row_major(shape) ? out : copy;
+      return is_dense(shape, strides) ? out : copy;
     case View::split: {
       const size_t d = call.has("dim") ? static_cast<size_t>(call.dim("dim")) : 0;
       for (size_t i = 0; i < index; ++i)

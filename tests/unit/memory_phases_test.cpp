@@ -3,7 +3,9 @@
 #include <catch2/catch.hpp>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "base/processor.h"
 #include "lower/memory.h"
@@ -127,6 +129,159 @@ TEST_CASE("gradients that ranks sum lie in one tensor, made at the first of them
   const lower::Phases apart = lower::phases(summed, kTwice, /*apart=*/true);
   CHECK(apart.backward.gradients == 0);
   CHECK(apart.step.gradients == 0);
+}
+
+namespace {
+
+// Bytes that are there, and how many of them are gradients.
+using Point = std::pair<int64_t, int64_t>;
+
+// What a program of one stage has, slot by slot as its instructions say; for graphs whose only view
+// is the expanded seed.
+struct Recount {
+  Point forward, step;
+  std::vector<Point> tops;  // all with the most
+
+  Recount(const lower::Program& program, int micros, bool apart) : p(program) {
+    for (int k = 0; k < micros; ++k) {
+      live.clear();
+      for (const lower::Segment& segment : p.segments) {
+        for (const lower::Instr& instr : segment.instrs) run(instr, apart);
+        if (segment.kind == lower::SegmentKind::forward) forward = std::max(forward, now());
+      }
+    }
+    live.clear();
+    step = now();
+  }
+
+ private:
+  Point now() const {
+    int64_t bytes = gradients;
+    for (const auto& [slot, own] : live) bytes += own;
+    return {bytes, gradients};
+  }
+  void note() {
+    if (!tops.empty() && now().first < tops[0].first) return;
+    if (!tops.empty() && now().first > tops[0].first) tops.clear();
+    tops.push_back(now());
+  }
+  // The tensor of all gradients that are summed together is there from the first on.
+  bool in_set(int parameter) {
+    for (const lower::GradientSet& set : p.sets) {
+      if (set.ranks.empty() ||
+          std::count(set.parameters.begin(), set.parameters.end(), parameter) == 0)
+        continue;
+      if (made.insert(set.parameters[0]).second)
+        for (int slot : set.parameters) gradients += bytes_of(p.slot(slot).type);
+      return true;
+    }
+    return false;
+  }
+  void run(const lower::Instr& instr, bool apart) {
+    const bool home = instr.into >= 0 && !apart && !has.contains(instr.into) && in_set(instr.into);
+    for (int out : instr.outs)
+      live[out] = instr.op == "aten::expand" || home ? 0 : bytes_of(p.slot(out).type);
+    note();
+    if (instr.kind == lower::InstrKind::release)
+      for (const auto& arg : instr.args) live.erase(std::get<lower::Ref>(arg.value).id);
+    if (instr.kind != lower::InstrKind::accumulate) return;
+    const int value = std::get<lower::Ref>(instr.args[0].value).id;
+    const bool owned = std::get<bool>(instr.args[1].value);
+    const bool first = has.insert(instr.target).second;
+    if (first && !apart && !in_set(instr.target)) gradients += bytes_of(p.slot(value).type);
+    if (owned) live.erase(value);
+    note();
+  }
+
+  const lower::Program& p;
+  std::map<int, int64_t> live;
+  std::set<int> has, made;
+  int64_t gradients = 0;
+};
+
+}  // namespace
+
+TEST_CASE("phases are what slots take one by one") {
+  for (const auto& [name, graph] : {std::pair("alike", alike(3)), std::pair("linears", linears())})
+    for (const int units : {1, 2})
+      for (const int micros : {1, 2, 3})
+        for (const bool apart : {false, true}) {
+          INFO(name << " on " << units << ", " << micros << (apart ? " apart" : ""));
+          const lower::Program program = program_of(graph, units);
+          std::vector<lower::Action> order;
+          for (int k = 0; k < micros; ++k) order.insert(order.end(), {{'F', 0, k}, {'B', 0, k}});
+          const lower::Phases told = lower::phases(program, order, apart);
+          const Recount want(program, micros, apart);
+          const auto at = [](const lower::Phase& phase) {
+            return Point(phase.total(), phase.gradients);
+          };
+          CHECK(at(told.forward) == want.forward);
+          CHECK(at(told.step) == want.step);
+          CHECK(std::count(want.tops.begin(), want.tops.end(), at(told.backward)) > 0);
+          if (micros > 1) continue;
+          const lower::Phases alone = lower::phases(program, {}, apart);
+          CHECK(at(alone.backward) == at(told.backward));
+          CHECK(at(alone.step) == at(told.step));
+        }
+}
+
+TEST_CASE("in a pipeline gradients that were sent wait for whoever takes them") {
+  const GraphPtr graph = alike(4);
+  const int64_t sent = 4 * 6 * 8;  // what passes between stages
+  for (const char* schedule : {"gpipe", "1f1b", "zb_h1"})
+    for (const int stages : {2, 4})
+      for (const int micros : {1, 4}) {
+        plan::Builder b(graph, stages, stages);
+        std::vector<int> first;
+        std::vector<std::vector<int>> devices{{0}};
+        for (int i = 1; i < stages; ++i) {
+          first.push_back(i * 16 / stages);
+          devices.push_back({i});
+        }
+        b.stage(first, std::move(devices));
+        for (const graph::Node& node : graph->nodes) b.replicate(node.id, 1);
+        b.schedule(schedule, micros, 1);
+        const auto plan = std::make_shared<const plan::Plan>(b.finish("hand"));
+        const Programs programs = lower_all(graph, plan);
+        for (int rank = 0; rank < stages; ++rank) {
+          INFO(schedule << " on " << stages << ", " << micros << " micro-batches, rank " << rank);
+          const lower::Program& program = programs.ranks[static_cast<size_t>(rank)].program;
+          const lower::Phases apart = lower::phases(program, program.schedule, true);
+          const lower::MemoryParts parts = lower::memory_parts(program);
+          int64_t now = 0, waiting = 0, most = 0, forward = 0;
+          for (const lower::Action& action : program.schedule) {
+            const auto kind = action.kind == 'F'   ? lower::SegmentKind::forward
+                              : action.kind == 'B' ? lower::SegmentKind::backward
+                                                   : lower::SegmentKind::weight;
+            const lower::MemoryPart& part = parts.parts.at({action.stage, kind});
+            most = std::max(most, now + waiting + part.rise());
+            now += part.net;
+            if (action.kind == 'F') forward = std::max(forward, now + waiting);
+            if (action.kind != 'F') waiting = action.kind == 'B' && rank > 0 ? sent : 0;
+          }
+          CHECK(apart.backward.total() == most);
+          CHECK(apart.backward.gradients == 0);
+          CHECK(apart.forward.total() == forward);
+          CHECK(apart.step.total() == 0);
+          const lower::Phases own = lower::phases(program, program.schedule);
+          CHECK(own.step.gradients == parts.gradients);
+          CHECK(own.step.activations == 0);
+          CHECK(own.backward.total() >= most);
+          CHECK(own.backward.total() <= most + parts.gradients);
+        }
+      }
+}
+
+TEST_CASE("results stay until the end of the step, the loss does not") {
+  const lower::Program program = program_of(convolutions(), 1);
+  const int64_t predictions = 4 * 4 * 8;
+  for (const bool apart : {false, true}) {
+    CHECK(lower::phases(program, kOnce, apart).step.activations == predictions);
+    CHECK(lower::phases(program, kTwice, apart).step.activations == 2 * predictions);
+    CHECK(lower::phases(program, kTwice, apart).forward.activations ==
+          lower::phases(program, kOnce, apart).forward.activations + predictions);
+  }
+  CHECK(lower::phases(program_of(alike(2), 1), kTwice).step.activations == 0);
 }
 
 TEST_CASE("calls say what they take beside their results") {
