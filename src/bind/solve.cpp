@@ -11,6 +11,7 @@
 #include "cost/profile.h"
 #include "launch/launch.h"
 #include "script/state.h"
+#include "solve/linear.h"
 
 namespace nns::bind {
 
@@ -114,6 +115,11 @@ int hardware(lua_State* L) {
   return 1;
 }
 
+int highs_problem(lua_State* L) {  // () → why bounds of plans cannot be had, '' where they can
+  script::push_string(L, solve::highs_problem());
+  return 1;
+}
+
 int profile_path(lua_State* L) {  // () → where profiles are kept, '' without a home
   script::push_string(L, cost::profile_path());
   return 1;
@@ -153,6 +159,7 @@ int autodist(lua_State* L) {
   for (const auto& [key, value] : {std::pair("searched", found.searched),
                                    {"gap", found.gap},
                                    {"fastest", found.fastest},
+                                   {"least", found.least},
                                    {"zero", static_cast<double>(found.plan.zero.level)},
                                    {"simulated", static_cast<double>(statistics.simulated)},
                                    {"labels", static_cast<double>(statistics.labels)},
@@ -161,7 +168,8 @@ int autodist(lua_State* L) {
                                    {"kinds", static_cast<double>(statistics.kinds)},
                                    {"space_seconds", statistics.space_seconds},
                                    {"search_seconds", statistics.search_seconds},
-                                   {"check_seconds", statistics.check_seconds}})
+                                   {"check_seconds", statistics.check_seconds},
+                                   {"bound_seconds", statistics.bound_seconds}})
     set_number(L, key, value);
   for (const auto& [key, value] : {std::pair("exact", found.exact), {"bound", found.bound}}) {
     lua_pushboolean(L, value);
@@ -190,6 +198,7 @@ int open(lua_State* L) {
   lua_newtable(L);
   script::set_functions(L, {{"hardware", guarded<hardware>},
                             {"profile_path", guarded<profile_path>},
+                            {"highs_problem", guarded<highs_problem>},
                             {"autodist", guarded<autodist>}});
   return 1;
 }

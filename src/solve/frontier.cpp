@@ -164,10 +164,7 @@ void Mover::gather_again(Work& work, Entry& entry, const Live& live) const {
 // Decides where a weight of several uses rests, or checks a further use; false where lowering would
 // have it elsewhere.
 bool Mover::settle(Work& work, Entry& entry, const Live& live, Code code, bool whole) const {
-  const Leaf& leaf = space_.leaves()[at(live.leaf)];
-  if (!leaf.rests) return true;
-  // Where one that is not trained rests is no matter of time: slices of it cost nothing.
-  if (!memory_ && !leaf.trained) return true;
+  if (!decides(live)) return true;
   if (entry.first == kNone) {
     entry.first = code;
     entry.made = whole || code == kAddend ? kWhole : code;
@@ -189,11 +186,12 @@ void Mover::read_alone(Work& work, int number, Code code, int gradients, bool re
   use(work, entry, {leaf.type, leaf.requires_grad, 0, 1, number}, code, gradients, read);
 }
 
-// Whether it is to be decided where a value rests.
+// Whether it is to be decided where a value rests. Where one that is not trained rests whole
+// in all units is no matter of time: slices of it cost nothing.
 bool Mover::decides(const Live& live) const {
   if (live.leaf < 0) return false;
   const Leaf& leaf = space_.leaves()[at(live.leaf)];
-  return leaf.rests && (memory_ || leaf.trained);
+  return leaf.rests && (memory_ || leaf.trained || zero_ > plan::Zero::none);
 }
 
 uint32_t Mover::homes(int step) const {

@@ -19,10 +19,10 @@ describe('the wheel', function()
 
   it('gives any user the command', function()
     run "/usr/bin/python3 -m venv 'FOLDER/venv'" -- that of the system, which everybody may run
-    run("'FOLDER/venv/bin/pip' install -q --no-deps $(grep -E '^(torch|nvidia)' "
+    run("'FOLDER/venv/bin/pip' install -q --no-deps $(grep -E '^(torch|nvidia|highsbox)' "
       .. "tools/requirements.txt) 'FOLDER'/one/*.whl")
     local meta = run "'FOLDER/venv/bin/pip' show nnscaler"
-    assert.matches('Requires: torch', meta)
+    assert.matches('Requires: highsbox, torch', meta)
     base.make_folder(folder .. '/work')
     base.file_write(folder .. '/work/job.yaml', require('tests.cli.support.cases').yaml)
     run "chmod -R a+rX 'FOLDER' && chmod -R a+rwX 'FOLDER/work'"
@@ -33,6 +33,7 @@ describe('the wheel', function()
     assert.matches('2 ranks joined by mpi', said)
     said = run "'FOLDER/venv/bin/nnscaler' doctor"
     assert.matches(folder .. '/venv/lib/python', said, 1, true)
+    assert.matches('HiGHS +there', said)
   end)
 
   it('names a folder that is no build', function()

@@ -123,6 +123,8 @@ function M.examine()
   table.insert(report.lines, { 'LuaJIT', ('%s, compiler %s'):format(
     jit.version:gsub('^LuaJIT ', ''), jit.status() and 'on' or 'off') })
   back_ends(report, libtorch(report))
+  local problem = require('nnscaler._C.solve').highs_problem()
+  table.insert(report.lines, { 'HiGHS', problem == '' and 'there' or 'not there: ' .. problem })
   processors(report)
   return report
 end

@@ -111,15 +111,19 @@ end
 ---@param options nnscaler.AutodistOptions
 ---@return string
 function M.line(found, options)
-  local of = 'no plan of these cuts' .. (found.zero > 0 and ' with whole weights' or '')
+  local bounded = found.least > 0 -- that is a bound for all that was to be chosen
+  local of = 'no plan of these cuts'
+    .. (found.zero > 0 and not bounded and ' with whole weights' or '')
   local proof = found.exact and of .. ' is faster'
     or (of .. ' is faster by more than %.1f %%'):format(100 * found.gap)
   if found.bound then proof = proof .. ' within the limit of memory' end
+  if bounded then proof = proof .. ' (bound by a linear program)' end
   return ('%d operators (%d distinct) on %d device(s), %s: %.4g s a step, %s of %s a device; %s; '
     .. '%d partial and %d whole plans in %.2f s'):format(found.calls, found.kinds,
     options.plan_ngpus, found.arranged, found.cost.seconds,
     units.bytes(found.cost.total), units.bytes(options.memory), proof,
-    found.labels, found.simulated, found.space_seconds + found.search_seconds + found.check_seconds)
+    found.labels, found.simulated,
+    found.space_seconds + found.search_seconds + found.check_seconds + found.bound_seconds)
 end
 
 -- Statistics of the search, for a report.
@@ -128,9 +132,10 @@ local function tell(found, options, note)
     options.zero and options.zero .. ', as the job says'
     or found.zero .. ', the fastest of the levels'))
   note(M.line(found, options))
-  note(('%s priced cuts, %s searched, %s simulated what was found'):format(
+  note(('%s priced cuts, %s searched, %s simulated what was found%s'):format(
     format.seconds(found.space_seconds), format.seconds(found.search_seconds),
-    format.seconds(found.check_seconds)))
+    format.seconds(found.check_seconds), found.bound_seconds == 0 and ''
+      or (', %s bounded what is faster'):format(format.seconds(found.bound_seconds))))
 end
 
 function M.policy(graph, cfg)
