@@ -59,11 +59,9 @@ local solve = {}
 ---@field report? string as JSON (src/solve/report.h), where it was asked for
 ---@field searched number seconds of a step with replicated weights
 ---@field exact boolean
----@field gap number the most that a plan could be faster, where that is not known exactly
+---@field gap number of a thinned search: the most that a plan could be faster, of `searched`
 ---@field bound boolean whether the limit made it take another plan than the fastest
 ---@field fastest number seconds of the fastest plan without limit
----@field least number seconds that no plan within the limit goes below, by linear programs; 0 where
----  they say no more than `fastest`
 ---@field labels integer partial plans that were looked at
 ---@field frontiers integer most of them at one place
 ---@field calls integer
@@ -71,7 +69,6 @@ local solve = {}
 ---@field space_seconds number that it took to price calls
 ---@field search_seconds number
 ---@field check_seconds number
----@field bound_seconds number that it took to bound what is faster
 
 --- The hardware of a name or a description; a usage error that lists the known names for any other.
 ---@param text string
@@ -82,16 +79,23 @@ function solve.hardware(text) end
 ---@return string
 function solve.profile_path() end
 
---- Why HiGHS, which bounds how much faster than a plan others could be, cannot be used; '' where it
---- can.
----@return string
-function solve.highs_problem() end
-
 --- The plan of a graph that takes least time within a limit of memory; a plan error where none
 --- keeps it.
 ---@param graph nnscaler.Graph
 ---@param options nnscaler.AutodistOptions
 ---@return nnscaler.Autodist
 function solve.autodist(graph, options) end
+
+--- Seconds of a step that no plan within the limit goes below, by linear programs; nil where that
+--- is no more than what plans take without a limit, or where there is no HiGHS.
+---@param graph nnscaler.Graph
+---@param options nnscaler.AutodistOptions
+---@param seconds number of a plan that is known: more is not looked for
+---@return number|nil
+function solve.bound(graph, options, seconds) end
+
+--- Why HiGHS, which `bound` needs, cannot be used; '' where it can.
+---@return string
+function solve.highs_problem() end
 
 return solve

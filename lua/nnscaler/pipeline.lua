@@ -20,7 +20,8 @@ local M = {}
 ---@field options nnscaler.Options
 ---@field plan userdata|nil nnscaler.Plan, from the first training graph on; nil: one whole device
 ---@field sights? boolean whether somebody wants to know what slots hold (`seen`)
----@field notes string[]|nil what the policy tells of its search, where it ran and searched
+---@field notes (string|fun():string)[]|nil what the policy tells of its search, where it ran and
+---  searched; a function is called where it is wanted
 ---@field first_graph userdata|nil the graph that the plan was made for: weights rest in its homes
 local Pipeline = {}
 Pipeline.__index = Pipeline

@@ -1,5 +1,5 @@
 // nnscaler._C.solve: hardware, and the plan that costs least on it.
-#include "solve/solve.h"
+#include "solve/bound.h"
 
 #include <map>
 
@@ -115,7 +115,7 @@ int hardware(lua_State* L) {
   return 1;
 }
 
-int highs_problem(lua_State* L) {  // () → why bounds of plans cannot be had, '' where they can
+int highs_problem(lua_State* L) {  // () → why plans cannot be bounded, '' where they can
   script::push_string(L, solve::highs_problem());
   return 1;
 }
@@ -125,11 +125,18 @@ int profile_path(lua_State* L) {  // () → where profiles are kept, '' without 
   return 1;
 }
 
-// (graph, { plan_ngpus =, runtime_ngpus =, device =, memory = bytes or nothing, and as
-// hardware_at, step_settings_at }) → what was found
-int autodist(lua_State* L) {
-  luaL_checktype(L, 2, LUA_TTABLE);
+// What autodist is asked: (graph, { plan_ngpus =, runtime_ngpus =, device =, memory = bytes or
+// nothing, and as hardware_at, step_settings_at })
+struct Asked {
   solve::Problem problem;
+  std::optional<int64_t> memory;
+  solve::Choices choices;
+};
+
+Asked check_asked(lua_State* L) {
+  luaL_checktype(L, 2, LUA_TTABLE);
+  Asked asked;
+  solve::Problem& problem = asked.problem;
   problem.graph = share_graph(L, 1);
   problem.plan_ngpus = static_cast<int>(script::field_int(L, 2, "plan_ngpus", 1));
   problem.runtime_ngpus = static_cast<int>(script::field_int(L, 2, "runtime_ngpus", 1));
@@ -139,10 +146,9 @@ int autodist(lua_State* L) {
   problem.settings = step_settings_at(L, 2);
   if (const std::string file = script::field_string(L, 2, "constraints", ""); !file.empty())
     problem.constraints = solve::parse_constraints(read_file(file, "solve.constraint"), file);
-  std::optional<int64_t> memory;
   if (const double bytes = script::field_number(L, 2, "memory", -1); bytes >= 0)
-    memory = static_cast<int64_t>(bytes);
-  solve::Choices choices;
+    asked.memory = static_cast<int64_t>(bytes);
+  solve::Choices& choices = asked.choices;
   choices.pipeline = static_cast<int>(script::field_int(L, 2, "pipeline", 1));
   choices.schedule = script::field_string(L, 2, "schedule", "");
   choices.most_width = static_cast<int>(script::field_int(L, 2, "most_width", 0));
@@ -150,7 +156,27 @@ int autodist(lua_State* L) {
   if (const int zero = static_cast<int>(script::field_int(L, 2, "zero", -1)); zero >= 0)
     choices.zero = zero;
   choices.report = script::field_boolean(L, 2, "report", false);
-  const solve::Solution found = solve::solve(problem, memory, choices);
+  return asked;
+}
+
+// → seconds that no plan goes below within the limit, or nil where that is not known; `seconds`: of
+// a plan that is known
+int bound(lua_State* L) {
+  const Asked asked = check_asked(L);
+  const double seconds = luaL_checknumber(L, 3);
+  const auto least = asked.memory
+                         ? solve::bound(asked.problem, *asked.memory, asked.choices, seconds)
+                         : std::nullopt;
+  if (!least) return 0;
+  lua_pushnumber(L, *least);
+  return 1;
+}
+
+// → what was found
+int autodist(lua_State* L) {
+  const Asked asked = check_asked(L);
+  const solve::Choices& choices = asked.choices;
+  const solve::Solution found = solve::solve(asked.problem, asked.memory, choices);
   const solve::Statistics& statistics = found.report.statistics;
 
   lua_createtable(L, 0, 16);
@@ -159,7 +185,6 @@ int autodist(lua_State* L) {
   for (const auto& [key, value] : {std::pair("searched", found.searched),
                                    {"gap", found.gap},
                                    {"fastest", found.fastest},
-                                   {"least", found.least},
                                    {"zero", static_cast<double>(found.plan.zero.level)},
                                    {"simulated", static_cast<double>(statistics.simulated)},
                                    {"labels", static_cast<double>(statistics.labels)},
@@ -168,8 +193,7 @@ int autodist(lua_State* L) {
                                    {"kinds", static_cast<double>(statistics.kinds)},
                                    {"space_seconds", statistics.space_seconds},
                                    {"search_seconds", statistics.search_seconds},
-                                   {"check_seconds", statistics.check_seconds},
-                                   {"bound_seconds", statistics.bound_seconds}})
+                                   {"check_seconds", statistics.check_seconds}})
     set_number(L, key, value);
   for (const auto& [key, value] : {std::pair("exact", found.exact), {"bound", found.bound}}) {
     lua_pushboolean(L, value);
@@ -199,6 +223,7 @@ int open(lua_State* L) {
   script::set_functions(L, {{"hardware", guarded<hardware>},
                             {"profile_path", guarded<profile_path>},
                             {"highs_problem", guarded<highs_problem>},
+                            {"bound", guarded<bound>},
                             {"autodist", guarded<autodist>}});
   return 1;
 }

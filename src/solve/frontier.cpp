@@ -186,12 +186,12 @@ void Mover::read_alone(Work& work, int number, Code code, int gradients, bool re
   use(work, entry, {leaf.type, leaf.requires_grad, 0, 1, number}, code, gradients, read);
 }
 
-// Whether it is to be decided where a value rests. Where one that is not trained rests whole
-// in all units is no matter of time: slices of it cost nothing.
+// Whether it is to be decided where a value rests. Where one rests that is neither trained nor in
+// shards is no matter of time: slices of it cost nothing.
 bool Mover::decides(const Live& live) const {
   if (live.leaf < 0) return false;
   const Leaf& leaf = space_.leaves()[at(live.leaf)];
-  return leaf.rests && (memory_ || leaf.trained || zero_ > plan::Zero::none);
+  return leaf.rests && (memory_ || leaf.trained || (leaf.weight && zero_ > plan::Zero::none));
 }
 
 uint32_t Mover::homes(int step) const {

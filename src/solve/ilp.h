@@ -14,7 +14,6 @@
 //    run again whose value is read nowhere else.
 #pragma once
 
-#include "solve/linear.h"
 #include "solve/outline.h"
 
 namespace nns::solve {

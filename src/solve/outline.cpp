@@ -139,8 +139,8 @@ void Outline::find_objects() {
 bool Outline::decides(const Object& object) const {
   if (object.live.leaf < 0) return false;
   const Leaf& leaf = space_.leaves()[at(object.live.leaf)];
-  return leaf.rests &&
-         (object.single || question_.memory || leaf.trained || question_.zero > plan::Zero::none);
+  return leaf.rests && (object.single || question_.memory || leaf.trained ||
+                        (leaf.weight && question_.zero > plan::Zero::none));
 }
 
 // A weight rests as all its readers want it, or whole.

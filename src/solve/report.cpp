@@ -132,8 +132,7 @@ std::string to_json(const Report& report) {
                  {"simulated", s.simulated},
                  {"space_seconds", s.space_seconds},
                  {"search_seconds", s.search_seconds},
-                 {"check_seconds", s.check_seconds},
-                 {"bound_seconds", s.bound_seconds}}},
+                 {"check_seconds", s.check_seconds}}},
                {"least_resting", report.least_resting}};
   json["contributors"] = Json::array();
   for (const Contributor& c : report.contributors)

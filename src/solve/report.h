@@ -15,8 +15,7 @@ struct Statistics {
   size_t segments = 0, steps = 0;      // blocks and what lies between; distinct steps of the search
   size_t labels = 0, frontiers = 0;    // partial plans; most frontiers at one place
   size_t arranged = 0, simulated = 0;  // whole plans that were estimated, and lowered and simulated
-  // That it took to price calls, to search, to simulate, and to bound what is faster.
-  double space_seconds = 0, search_seconds = 0, check_seconds = 0, bound_seconds = 0;
+  double space_seconds = 0, search_seconds = 0, check_seconds = 0;  // that it took
 };
 
 // Another way to run an operator, all others as they are.

@@ -13,7 +13,6 @@
 
 #include "base/error.h"
 #include "lower/fold.h"
-#include "solve/ilp.h"
 
 namespace nns::solve {
 namespace {
@@ -56,12 +55,28 @@ struct Cuts {
 
 }  // namespace
 
+std::vector<int> pipelines(const Problem& problem, const Choices& choices) {
+  std::vector<int> out;
+  for (int ranks = 1; ranks <= problem.plan_ngpus; ++ranks) {
+    const bool any = choices.pipeline == 0;
+    if (any ? problem.plan_ngpus % ranks != 0 : ranks != choices.pipeline) continue;
+    if (any && choices.most_width > 0 && problem.plan_ngpus / ranks > choices.most_width) continue;
+    if (ranks == 1 || problem.graph->training) out.push_back(ranks);
+  }
+  return out;
+}
+
+std::vector<int> levels(const Problem& problem, const Choices& choices) {
+  if (choices.zero) return {*choices.zero};
+  if (problem.units() == 1 || !problem.graph->training) return {plan::Zero::none};
+  return {plan::Zero::none, plan::Zero::slots, plan::Zero::gradients, plan::Zero::weights};
+}
+
 class Planner::Impl {
  public:
   Impl(const Problem& problem, const Choices& choices, const std::string& policy)
       : problem_(problem), choices_(choices), policy_(policy), fold_(problem.graph) {
-    for (int ranks = 1; ranks <= problem_.plan_ngpus; ++ranks)
-      if (allowed(ranks)) add_pipeline(ranks);
+    for (int ranks : pipelines(problem_, choices_)) add_pipeline(ranks);
   }
 
   Solution within(std::optional<int64_t> memory) {
@@ -96,20 +111,7 @@ class Planner::Impl {
     sum += start_ - before;
   }
 
-  bool allowed(int ranks) const {
-    if (choices_.pipeline != 0 ? ranks != choices_.pipeline : problem_.plan_ngpus % ranks != 0)
-      return false;
-    if (choices_.pipeline == 0 && choices_.most_width > 0 &&
-        problem_.plan_ngpus / ranks > choices_.most_width)
-      return false;
-    return ranks == 1 || problem_.graph->training;
-  }
-
-  std::vector<int> levels() const {
-    if (choices_.zero) return {*choices_.zero};
-    if (problem_.units() == 1 || !problem_.graph->training) return {plan::Zero::none};
-    return {plan::Zero::none, plan::Zero::slots, plan::Zero::gradients, plan::Zero::weights};
-  }
+  std::vector<int> levels() const { return solve::levels(problem_, choices_); }
 
   // The fastest cuts of a pipeline's stages, at each level.
   void add_pipeline(int ranks) {
@@ -378,8 +380,7 @@ class Planner::Impl {
       out_.searched = best.estimate.seconds;
       out_.exact = true;
     } else {
-      if (memory_ && out_.fastest < out_.cost.seconds) out_.least = least();
-      out_.gap = std::max(0.0, 1 - std::max(out_.fastest, out_.least) / out_.cost.seconds);
+      out_.gap = std::max(0.0, 1 - out_.fastest / out_.cost.seconds);
       out_.exact = out_.gap == 0;
     }
     fill_report();
@@ -396,29 +397,6 @@ class Planner::Impl {
                     (nodes_[n].estimate.bytes > *memory_ || simulate(n).cost.total > *memory_));
     if (choices_.report) out_.report.choices = choices(*best.space, best.arrangement);
     return std::move(out_);
-  }
-
-  // Seconds that no plan within the limit goes below: ranks share its bytes and its seconds at best
-  // evenly. 0 where linear programs do not tell.
-  double least() {
-    start_ = now();
-    double least = out_.cost.seconds;
-    std::set<int> known;  // pipeline ranks
-    for (const Cuts& cuts : cuts_) {
-      const int ranks = cuts.space->problem().pipeline;
-      if (!known.insert(ranks).second) continue;
-      for (const int zero : levels()) {
-        const auto seconds = least_seconds(
-            *cuts.space, {.memory = std::min(*memory_, int64_t{1} << 50) * ranks,
-                          .zero = zero,
-                          .recompute = choices_.recompute && problem_.graph->training,
-                          .classes = true});
-        least = std::min(least, seconds.value_or(0) / ranks);
-        if (least <= out_.fastest) break;
-      }
-    }
-    lap(statistics_.bound_seconds);
-    return least > out_.fastest ? least : 0;
   }
 
   void fill_report() {

@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "plan/plan.h"
 #include "solve/report.h"
@@ -22,15 +23,18 @@ struct Choices {
   bool report = false;           // whether `Report::choices` is wanted
 };
 
+// Numbers of pipeline ranks, and levels of plan::Zero, that may be chosen.
+std::vector<int> pipelines(const Problem& problem, const Choices& choices);
+std::vector<int> levels(const Problem& problem, const Choices& choices);
+
 struct Solution {
   plan::Plan plan;
   lower::StepCost cost;  // of a step, by the simulator
   double searched = 0;   // seconds of a step with replicated weights, by the search
   bool exact = true;     // no plan of the space is faster within what the search was given
-  double gap = 0;        // the most that a plan could be faster, where that is not known exactly
+  double gap = 0;        // of a thinned search: the most that a plan could be faster, of `searched`
   bool bound = false;    // the limit made it take another plan than the fastest
   double fastest = 0;    // seconds that no plan with replicated weights goes below
-  double least = 0;      // … that no plan within the limit goes below, by linear programs; 0: unknown
   std::string arranged;  // stages, shards and recomputation in words
   Report report;
 };

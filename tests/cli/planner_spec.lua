@@ -166,6 +166,18 @@ describe('plan on hardware', function()
     assert.matches('no plan of 16 device%(s%) was found that keeps 52.4 KiB a device; weights', out)
   end)
 
+  it('bounds how much faster plans within a limit could be', function()
+    local missing = require('nnscaler._C.solve').highs_problem()
+    if missing ~= '' then return pending(missing) end
+    local out, code = plan('pas_policy=autodist --hardware h100 --world 2 '
+      .. 'compute_config.plan_ngpus=2 pas_config.mem_constraint=0.0004')
+    assert.equal(0, code, out)
+    local gap = tonumber(out:match('; no plan of these cuts is faster by more than ([%d.]+) %% '
+      .. 'within the limit of memory, by a linear program; %d'))
+    -- The fastest plan without a limit takes 35 % less.
+    assert.is_true(gap > 0 and gap < 20, out)
+  end)
+
   it('says what is needed where nothing fits', function()
     local out, code = plan 'pas_policy=autodist --world 2 pas_config.mem_constraint=0.0001'
     assert.equal(1, code, out)

@@ -132,7 +132,9 @@ end
 local function search(e, add)
   local notes = e.line.notes
   if notes then
-    for _, note in ipairs(notes) do add('search: %s', note) end
+    for _, note in ipairs(notes) do
+      add('search: %s', type(note) == 'function' and note() or note)
+    end
   elseif e.line.policies == 0 then
     add 'search: none, the plan is that of an earlier start'
   else

@@ -109,39 +109,41 @@ end
 --- One line that says what was found, and how sure that is.
 ---@param found nnscaler.Autodist
 ---@param options nnscaler.AutodistOptions
+---@param least? number seconds that no plan goes below within the limit, whatever rests in shards
 ---@return string
-function M.line(found, options)
-  local bounded = found.least > 0 -- that is a bound for all that was to be chosen
+function M.line(found, options, least)
   local of = 'no plan of these cuts'
-    .. (found.zero > 0 and not bounded and ' with whole weights' or '')
+    .. (found.zero > 0 and not least and ' with whole weights' or '')
+  local gap = least and 1 - least / found.cost.seconds or found.gap
   local proof = found.exact and of .. ' is faster'
-    or (of .. ' is faster by more than %.1f %%'):format(100 * found.gap)
+    or (of .. ' is faster by more than %.1f %%'):format(100 * gap)
   if found.bound then proof = proof .. ' within the limit of memory' end
-  if bounded then proof = proof .. ' (bound by a linear program)' end
+  if least then proof = proof .. ', by a linear program' end
   return ('%d operators (%d distinct) on %d device(s), %s: %.4g s a step, %s of %s a device; %s; '
     .. '%d partial and %d whole plans in %.2f s'):format(found.calls, found.kinds,
     options.plan_ngpus, found.arranged, found.cost.seconds,
     units.bytes(found.cost.total), units.bytes(options.memory), proof,
-    found.labels, found.simulated,
-    found.space_seconds + found.search_seconds + found.check_seconds + found.bound_seconds)
+    found.labels, found.simulated, found.space_seconds + found.search_seconds + found.check_seconds)
 end
 
--- Statistics of the search, for a report.
-local function tell(found, options, note)
+-- Statistics of the search, for a report, which alone waits for the bound.
+local function tell(graph, found, options, note)
   note(('constraints on partitions: %s; ZeRO %s'):format(options.constraints or 'none',
     options.zero and options.zero .. ', as the job says'
     or found.zero .. ', the fastest of the levels'))
-  note(M.line(found, options))
-  note(('%s priced cuts, %s searched, %s simulated what was found%s'):format(
+  note(function()
+    local least = not found.exact and solve.bound(graph, options, found.cost.seconds)
+    return M.line(found, options, least or nil)
+  end)
+  note(('%s priced cuts, %s searched, %s simulated what was found'):format(
     format.seconds(found.space_seconds), format.seconds(found.search_seconds),
-    format.seconds(found.check_seconds), found.bound_seconds == 0 and ''
-      or (', %s bounded what is faster'):format(format.seconds(found.bound_seconds))))
+    format.seconds(found.check_seconds)))
 end
 
 function M.policy(graph, cfg)
   local found, options = M.search(graph.graph, cfg)
   log.info_once('autodist: %s', M.line(found, options))
-  if cfg.note then tell(found, options, cfg.note) end
+  if cfg.note then tell(graph.graph, found, options, cfg.note) end
   local nodes = graph:nodes()
   local function nodes_of(ids)
     local list = {}

@@ -131,7 +131,7 @@ end
 ---@field runtime_ngpus integer ranks; a multiple of plan_ngpus
 ---@field pas_config table keys of the policy
 ---@field beat? fun() to be called now and then in long work: other ranks wait
----@field note? fun(text: string) takes what a report says of the search
+---@field note? fun(text: string|fun():string) takes what a report says of the search
 ---@field micro_batches integer micro-batches of a unit a step
 ---@field device? string that programs are made for
 ---@field hardware? string that the plan is for, where the command line says it
