@@ -4,14 +4,18 @@ local T = require 'nnscaler.tensor'
 local nnscaler = require 'nnscaler'
 local runs = require 'tests.lua.support.runs'
 
+local folder = runs.folder()
+teardown(function() runs.remove(folder) end)
+
 local function losses(device, eager, precision)
   local text = nnscaler.data.characters(nnscaler.data.shakespeare, { block = 16 })
   local list = {}
   local trainer = runs.trainer {
     model = { type = 'gpt',
       args = { vocab = text.vocab, layers = 2, heads = 2, width = 16, block = 16, dropout = 0.1 } },
-    dataset = text, micro_batch_size = 2, max_train_steps = 5, device = device, eager = eager,
-    gen_savedir = '', precision = precision, optimizer = { type = 'adamw', args = { lr = 1e-3 } },
+    dataset = text, micro_batch_size = 2, max_train_steps = 5, max_val_steps = 1,
+    device = device, eager = eager, gen_savedir = folder .. '/gen', precision = precision,
+    optimizer = { type = 'adamw', args = { lr = 1e-3 } },
     hook = { on_step_end = function(_, step, metrics) list[step] = metrics.train_loss end },
   }
   trainer:run()

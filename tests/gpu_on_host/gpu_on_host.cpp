@@ -102,7 +102,23 @@ void use_broken() {
   use_gpu_kernels(c10::kCPU, &kBroken);
 }
 
+// Whether the gate leaves alone what lies behind `count` elements.
+bool stays_inside(int64_t count) {
+  const c10::BFloat16 mark(7.0f);
+  std::vector<c10::BFloat16> x(256, c10::BFloat16(0.0f)), y(256, mark), z(256, mark);
+  const auto untouched = [&](const std::vector<c10::BFloat16>& in) {
+    return std::count(in.begin(), in.end(), mark) == 256 - count;
+  };
+  kKernels.swiglu({Type::bf16, count, x.data(), x.data(), y.data()}, nullptr);
+  const bool forward = untouched(y);
+  std::fill(y.begin(), y.end(), mark);
+  kKernels.swiglu_backward({Type::bf16, count, x.data(), x.data(), x.data(), y.data(), z.data()},
+                           nullptr);
+  return forward && untouched(y) && untouched(z);
+}
+
 TORCH_LIBRARY(gpu_on_host, m) {
+  m.def("stays_inside(int count) -> bool", stays_inside);
   m.def("use(bool on) -> ()", use);
   m.def("use_broken() -> ()", use_broken);
 }

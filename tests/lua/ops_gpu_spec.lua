@@ -3,7 +3,9 @@
 local T = require 'nnscaler.tensor'
 local base = require 'nnscaler._C.base'
 local against = require 'tests.lua.support.gpu_kernels'
+local nnscaler = require 'nnscaler'
 local ops = require 'nnscaler.ops'
+local runs = require 'tests.lua.support.runs'
 local trace = require 'nnscaler._C.trace'
 
 local own = ops.nnscaler
@@ -43,12 +45,49 @@ describe('kernels for GPUs, on this processor', function()
     end, '[ops.cross_entropy] target 3 of row 1; expected 0 to 2', 1, true)
   end)
 
+  it('write no more elements than there are', function()
+    for count = 0, 40 do assert.is_true(ops.gpu_on_host.stays_inside(count)) end
+  end)
+
   it('leave other types to ATen', function()
     local x = T.ones({ 2, 8 }, { dtype = 'float64' })
     assert.is_true(on_host(ops.nnscaler.swiglu, x, x):equal(ops.nnscaler.swiglu(x, x)))
     local out, rstd = on_host(ops.nnscaler.rms_norm, x, { 8 }, nil, 1e-5)
     assert.equal('float64 float64', out.dtype .. ' ' .. rstd.dtype)
   end)
+end)
+
+-- Programs whose norms, gates, turns, losses and draws they make.
+describe('training by kernels for GPUs, on this processor', function()
+  local folder = runs.folder()
+  teardown(function() runs.remove(folder) end)
+
+  local function losses(model)
+    local text = nnscaler.data.characters(nnscaler.data.shakespeare, { block = 16 })
+    local args = { vocab = text.vocab, layers = 2, heads = 2, width = 32, block = 16 }
+    if model == 'llama' then args.hidden, args.kv_heads, args.loss_chunk = 48, 1, 8 end
+    if model == 'gpt' then args.dropout = 0.1 end
+    local list = {}
+    runs.trainer {
+      model = { type = model, args = args }, dataset = text, micro_batch_size = 2, seed = 3,
+      max_train_steps = 4, max_val_steps = 1, precision = 'fp32', eager = false,
+      gen_savedir = folder .. '/' .. model,
+      optimizer = { type = 'adamw', args = { lr = 1e-2 } },
+      hook = { on_step_end = function(_, step, metrics) list[step] = metrics.train_loss end },
+    }:run()
+    return list
+  end
+  for _, model in ipairs { 'gpt', 'llama' } do
+    it('goes as by those of the CPU: ' .. model, function()
+      local want, got = losses(model), on_host(losses, model)
+      assert.equal(4, #got)
+      for step, loss in ipairs(want) do
+        assert.is_true(math.abs(loss - got[step]) <= 2e-5 * loss, ('step %d'):format(step))
+      end
+      assert.matches('[ops.gpu] a kernel did not start', select(2, pcall(with,
+        ops.gpu_on_host.use_broken, losses, model)), 1, true)
+    end)
+  end
 end)
 
 describe('the table of kernels in docs/design.md', function()

@@ -54,8 +54,8 @@ struct SwigluBackward {
   void *dgate, *dup;
 };
 
-// As rotate_row, on rows that lie at `axes` in x and in y; those of cos and sin follow each other
-// and begin again after `time` rows.
+// As rotate_row, on rows that lie at `axes` in x and in y, whole rows apart; those of cos and sin
+// follow each other and begin again after `time` rows.
 struct Rope {
   Type type;
   bool back;

@@ -87,8 +87,7 @@ struct Table {
   }
 
   static const char* rope(const Rope& a, void* stream) {
-    bool packs = packed(a.type, a.width / 2, {a.x, a.cos, a.sin, a.y});
-    for (int d = 0; d < a.axes.count; ++d) packs = packs && packed(a.type, a.axes.strides[d], {});
+    const bool packs = packed(a.type, a.width / 2, {a.x, a.cos, a.sin, a.y});
     return with_type<Device, Turn>(a, packs, [&](const auto& routine, int n) {
       return Device::lanes(routine, a.rows * (a.width / 2 / n), stream);
     });
