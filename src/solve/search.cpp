@@ -1,6 +1,7 @@
 #include "solve/search.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -26,20 +27,41 @@ struct Label {
   int64_t bytes() const { return resting + saved; }
 };
 
+// The frontiers between segments, each known by a number.
+class Frontiers {
+ public:
+  // `entries`: the values that it tells of.
+  int number(const std::string& key, size_t entries) {
+    const auto [place, fresh] = numbers_.try_emplace(key, static_cast<int>(all_.size()));
+    if (fresh) all_.push_back({&place->first, Frontier::of(key, entries)});
+    return place->second;
+  }
+  const std::string& key(int number) const { return *all_[at(number)].key; }
+  const Frontier& of(int number) const { return all_[at(number)].frontier; }
+
+ private:
+  struct Known {
+    const std::string* key;
+    Frontier frontier;
+  };
+  std::unordered_map<std::string, int> numbers_;  // keys keep their places
+  std::vector<Known> all_;
+};
+
 // What a segment can make of a frontier.
 struct Exit {
-  std::string frontier;
+  int frontier = 0;  // in Frontiers
   double seconds = 0;
   int64_t resting = 0, saved = 0;
   std::vector<uint8_t> candidates;
 };
 
 // Plans by frontier, in the order in which frontiers were met.
-template <class Item>
+template <class Key, class Item>
 class Level {
  public:
   // Adds an item unless one that is there is as fast and as small; drops those that it beats.
-  void add(std::string&& key, Item item, bool memory) {
+  void add(Key key, Item item, bool memory) {
     const auto [place, fresh] = index_.try_emplace(std::move(key), rows_.size());
     if (fresh) rows_.push_back({&place->first, {}});
     std::vector<Item>& items = rows_[place->second].items;
@@ -53,7 +75,7 @@ class Level {
   }
 
   struct Row {
-    const std::string* key;
+    const Key* key;
     std::vector<Item> items;
   };
   std::vector<Row>& rows() { return rows_; }
@@ -64,9 +86,11 @@ class Level {
   }
 
  private:
-  std::unordered_map<std::string, size_t> index_;  // keys keep their places
+  std::unordered_map<Key, size_t> index_;  // keys keep their places
   std::vector<Row> rows_;
 };
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
 
 class Search {
  public:
@@ -82,20 +106,30 @@ class Search {
     std::vector<State>& states = states_;
     const Space::Rest unread = space_.unread(limits_.zero);
     states = {{unread.seconds, memory_ ? unread.bytes : 0, 0, -1, nullptr}};
-    std::vector<std::pair<std::string, int>> now{{Frontier{}.key(), 0}};
+    std::vector<std::pair<int, int>> now{{frontiers_.number(Frontier{}.key(), 0), 0}};
     const auto& segments = space_.segments();
     for (size_t s = 0; s < segments.size(); ++s) {
-      Level<State> level;
-      for (const auto& [key, index] : now) {
+      Level<int, State> level;
+      for (const auto& [frontier, index] : now) {
         const State from = states[at(index)];
-        for (const Exit& exit : exits(s, key)) {
+        for (const Exit& exit : exits(s, frontier)) {
           State to{from.seconds + exit.seconds, from.resting + exit.resting,
                    from.saved + exit.saved, index, &exit};
           if (memory_ && to.bytes() > *limits_.memory) continue;
-          level.add(std::string(exit.frontier), to, memory_);
+          level.add(exit.frontier, to, memory_);
         }
       }
-      prune(level, live_[space_.segment_end(s)]);
+      // Segments that are equal have the same values alive in front of them.
+      const int next = s + 1 < segments.size() ? space_.segment_ids()[s + 1] : -1;
+      const auto& live = live_[space_.segment_end(s)];
+      prune(
+          level, [&](int number) -> const Frontier& { return frontiers_.of(number); },
+          [&](int a, const Frontier& of_a, int b, const Frontier& of_b, double most) {
+            const auto [place, fresh] = excess_.try_emplace({next, a, b});
+            if (fresh) place->second = mover_.excess(of_a, of_b, live, kNever);
+            const auto& known = place->second;
+            return known && known->seconds <= most ? known : std::nullopt;
+          });
       if (given_up()) return {};
       now.clear();
       for (auto& row : level.rows())
@@ -130,7 +164,7 @@ class Search {
     found.saved = end.saved;
     found.exact = !thinned_;
     found.labels = labels_;
-    found.frontiers = frontiers_;
+    found.frontiers = most_frontiers_;
     for (int i = last; states_[at(i)].exit != nullptr; i = states_[at(i)].before) {
       const auto& chosen = states_[at(i)].exit->candidates;
       found.candidates.insert(found.candidates.end(), chosen.rbegin(), chosen.rend());
@@ -139,21 +173,19 @@ class Search {
     return found;
   }
 
-  const std::vector<Exit>& exits(size_t segment, const std::string& enter) {
+  const std::vector<Exit>& exits(size_t segment, int enter) {
     auto& known = exits_[{space_.segment_ids()[segment], enter}];
     if (!known)
       known = std::make_unique<std::vector<Exit>>(
-          explore(space_.segments()[segment], space_.segment_end(segment), enter));
+          explore(space_.segments()[segment], space_.segment_end(segment), frontiers_.key(enter)));
     return *known;
   }
 
   std::vector<Exit> explore(size_t first, size_t last, const std::string& enter) {
     std::vector<Label> labels{{}};
-    Level<Label> level;
-    level.add(std::string(enter), labels[0], memory_);
     std::vector<std::pair<std::string, int>> now{{enter, 0}};
     for (size_t i = first; i < last; ++i) {
-      Level<Label> next;
+      Level<std::string, Label> next;
       const int number = space_.sequence()[i];
       const Step& step = space_.steps()[at(number)];
       const size_t candidates = step.kind < 0 ? 1 : space_.kinds()[at(step.kind)].candidates.size();
@@ -176,7 +208,11 @@ class Search {
             next.add(to.key(), label, memory_);
           }
       }
-      prune(next, live_[i + 1]);
+      const auto& live = live_[i + 1];
+      prune(
+          next, [&](const std::string& key) { return Frontier::of(key, live.size()); },
+          [&](const std::string&, const Frontier& a, const std::string&, const Frontier& b,
+              double most) { return mover_.excess(a, b, live, most); });
       if (given_up()) return {};
       now.clear();
       for (auto& row : next.rows())
@@ -187,7 +223,8 @@ class Search {
     }
     std::vector<Exit> out;
     for (const auto& [key, index] : now) {
-      Exit exit{key, labels[at(index)].seconds, labels[at(index)].resting, labels[at(index)].saved,
+      Exit exit{frontiers_.number(key, live_[last].size()), labels[at(index)].seconds,
+                labels[at(index)].resting, labels[at(index)].saved,
                 std::vector<uint8_t>(last - first)};
       int label = index;
       for (size_t i = last - first; i-- > 0; label = labels[at(label)].before)
@@ -201,11 +238,12 @@ class Search {
 
   // Drops what another frontier, carried on in the same way, beats in any case; where there is too
   // much to look at, all but the fastest and the smallest.
-  template <class Item>
-  void prune(Level<Item>& level, const std::vector<Live>& live) {
+  // `of`: the frontier of a key; `excess`: as Mover's, of two keys and their frontiers.
+  template <class Key, class Item, class Of, class Excess>
+  void prune(Level<Key, Item>& level, Of of, Excess excess) {
     auto& rows = level.rows();
-    frontiers_ = std::max(frontiers_, rows.size());
-    drop_beaten(rows, live);
+    most_frontiers_ = std::max(most_frontiers_, rows.size());
+    drop_beaten(rows, of, excess);
     if (!thinned_ && labels_ < limits_.labels) return;
     if (level.size() <= limits_.beam) return;
     thinned_ = true;
@@ -228,8 +266,8 @@ class Search {
   }
 
   // Judges are the frontiers with the fastest plans.
-  template <class Rows>
-  void drop_beaten(Rows& rows, const std::vector<Live>& live) {
+  template <class Rows, class Of, class Excess>
+  void drop_beaten(Rows& rows, Of of, Excess excess_of) {
     constexpr size_t kJudges = 24;
     constexpr double kRounding = 1e-12;
     if (rows.size() < 2) return;
@@ -247,13 +285,14 @@ class Search {
     };
     std::vector<Judge> judges;
     for (const auto& [fastest, i] : order) {
-      const Frontier frontier = Frontier::of(*rows[i].key, live.size());
+      const Frontier& frontier = of(*rows[i].key);
       auto& items = rows[i].items;
       for (size_t j = 0; j < judges.size() && !items.empty(); ++j) {
         double slowest = items[0].seconds;
         for (const auto& mine : items) slowest = std::max(slowest, mine.seconds);
         const double most = slowest * (1 + 2 * kRounding) - judges[j].fastest;
-        const auto excess = mover_.excess(judges[j].frontier, frontier, live, most);
+        const auto excess =
+            excess_of(*rows[judges[j].row].key, judges[j].frontier, *rows[i].key, frontier, most);
         if (!excess) continue;
         const double seconds = excess->seconds + limits_.price * limits_.in_flight *
                                                      static_cast<double>(excess->bytes);
@@ -276,9 +315,12 @@ class Search {
   Mover mover_;
   std::vector<State> states_;
   const std::vector<std::vector<Live>>& live_;
+  Frontiers frontiers_;
   // By number of the segment and frontier that enters.
-  std::map<std::pair<int, std::string>, std::unique_ptr<std::vector<Exit>>> exits_;
-  size_t labels_ = 0, frontiers_ = 0;
+  std::map<std::pair<int, int>, std::unique_ptr<std::vector<Exit>>> exits_;
+  // By number of the segment that follows, and two frontiers before it.
+  std::map<std::tuple<int, int, int>, std::optional<Mover::Excess>> excess_;
+  size_t labels_ = 0, most_frontiers_ = 0;
   bool thinned_ = false;
 };
 

@@ -17,15 +17,19 @@ size_t at(int id) {
   return static_cast<size_t>(id);
 }
 
-// Operator, arguments and shapes of a call: calls with one text have the same pieces.
-std::string text_of(const Graph& graph, const Node& node) {
+// Operator, arguments and types of a call: calls with one text have the same pieces. `type_of`
+// numbers the type of a value.
+template <class TypeOf>
+std::string text_of(const Node& node, int constraint, TypeOf type_of) {
   std::string text = node.op + (node.context.grad_enabled ? "|" : "|-");
+  text += std::to_string(constraint);
   const auto tensor = [&](graph::ValueRef ref) {
-    text += ref.id < 0 ? "nil" : to_string(graph.value(ref).type);
+    text += ref.id < 0 ? "nil" : std::to_string(type_of(ref.id));
     text += ';';
   };
   for (const graph::NamedArg& arg : node.args) {
-    text += arg.name + "=";
+    text += arg.name;
+    text += '=';
     if (const auto* one = std::get_if<graph::ValueRef>(&arg.value)) {
       tensor(*one);
     } else if (const auto* list = std::get_if<std::vector<graph::ValueRef>>(&arg.value)) {
@@ -171,14 +175,15 @@ void Space::find_kinds() {
                               problem_.width() * problem_.units());
   structure_ = builder.structure();
   const std::vector<int> constrained = match(problem_.constraints, graph);
-  std::map<std::string, int> known;
+  std::unordered_map<std::string, int> known;
   kind_.assign(graph.nodes.size(), -1);
   readers_.resize(graph.values.size());
   for (const Node& node : graph.nodes) {
     if (!live_[at(node.id)]) continue;
     const int limit = constrained[at(node.id)];
-    const auto [entry, fresh] = known.emplace(text_of(graph, node) + fmt::format("|{}", limit),
-                                              static_cast<int>(kinds_.size()));
+    const auto [entry, fresh] =
+        known.emplace(text_of(node, limit, [this](int value) { return type_of(value); }),
+                      static_cast<int>(kinds_.size()));
     if (fresh) {
       kinds_.push_back({node.id, candidates_of(graph, node, problem_.width(), builder)});
       if (limit >= 0 && problem_.width() > 1)

@@ -162,7 +162,7 @@ class Space {
   Rest make_rest(const Leaf& leaf, Code home, int zero) const;
   Live live_of(int value);
   uint16_t codes_after(int value, int node) const;
-  int add(Step step);
+  int add(const Step& step);
   const CallPiece& make(int kind, size_t candidate, const Asked& asked) const;
 
   Problem problem_;

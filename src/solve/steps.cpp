@@ -40,9 +40,9 @@ Live Space::live_of(int value) {
   return {type_of(value), requires_[at(value)], 0, 0, leaf_of(value)};
 }
 
-int Space::add(Step step) {
-  const auto [known, fresh] = step_ids_.emplace(step, static_cast<int>(steps_.size()));
-  if (fresh) steps_.push_back(std::move(step));
+int Space::add(const Step& step) {
+  const auto [known, fresh] = step_ids_.try_emplace(step, static_cast<int>(steps_.size()));
+  if (fresh) steps_.push_back(step);
   return known->second;
 }
 
@@ -71,9 +71,20 @@ uint8_t Space::spared_id(double seconds) const {
 
 void Space::find_steps() {
   const Graph& graph = *problem_.graph;
-  std::vector<int> alive, left = uses_;
+  std::vector<int> alive, left = uses_, results, next;
+  Step step;  // one for all: what it holds is written anew without asking for memory
   for (const Node& node : graph.nodes) {
-    Step step;
+    step.of_sum = false;
+    step.operands.clear();
+    step.lives.clear();
+    step.enter.clear();
+    step.results.clear();
+    step.result_of.clear();
+    step.last.clear();
+    step.updates.clear();
+    step.survive.clear();
+    step.readers.clear();
+    step.codes.clear();
     auto inputs = inputs_[at(node.id)];
     if (live_[at(node.id)]) {
       step.kind = kind_[at(node.id)];
@@ -81,6 +92,7 @@ void Space::find_steps() {
       step.of_sum = !inputs.empty() && is_sum_before(node);
     } else {
       step.kind = kUnread;
+      step.asked = {};
       step.asked.used.assign(node.outputs.size(), false);
       std::erase_if(inputs, [&](int in) { return !rests(in); });
       if (inputs.empty()) continue;
@@ -99,7 +111,7 @@ void Space::find_steps() {
       }
       step.operands.push_back({place_in(alive, in), -1});
     }
-    std::vector<int> results;
+    results.clear();
     for (size_t k = 0; k < node.outputs.size(); ++k) {
       if (!step.asked.used[k]) continue;
       step.results.push_back(live_of(node.outputs[k]));
@@ -119,7 +131,7 @@ void Space::find_steps() {
       if (left[at(alive[i])] == 0 && leaf_of(alive[i]) >= 0)
         step.last.push_back(static_cast<int>(i));
     alive.insert(alive.end(), results.begin(), results.end());
-    std::vector<int> next;
+    next.clear();
     for (size_t i = 0; i < alive.size(); ++i) {
       if (left[at(alive[i])] == 0) continue;
       step.survive.push_back(static_cast<int>(i));
@@ -127,8 +139,8 @@ void Space::find_steps() {
       step.codes.push_back(codes_after(alive[i], node.id));
       next.push_back(alive[i]);
     }
-    alive = std::move(next);
-    sequence_.push_back(add(std::move(step)));
+    alive.swap(next);
+    sequence_.push_back(add(step));
     nodes_.push_back(node.id);
   }
   add_results(alive);
@@ -159,7 +171,7 @@ void Space::add_results(std::vector<int>& alive) {
     });
   for (size_t i = 0; i < alive.size(); ++i)
     if (leaf_of(alive[i]) >= 0) step.last.push_back(static_cast<int>(i));
-  sequence_.push_back(add(std::move(step)));
+  sequence_.push_back(add(step));
   nodes_.push_back(-1);
 }
 
