@@ -118,7 +118,7 @@ Table::Table(const Space& space, const std::vector<uint8_t>& candidates, const T
     for (size_t k = 0; k < live[i].size(); ++k) {
       const Live& l = live[i][k];
       if (l.leaf >= 0) continue;
-      const int64_t bytes = bytes_of(space.local(l.type, trace.before[i].entries[k].made));
+      const int64_t bytes = space.local_bytes(l.type, trace.before[i].entries[k].made);
       entering += bytes;
       const bool across = problem.width() >= problem.on.links.devices_per_node;
       seconds += (l.requires_grad ? 2 : 1) * cost::seconds_of(bytes, 1, across, problem.on.links);

@@ -141,6 +141,7 @@ class Space {
   // The bytes and seconds of weights and buffers that no call reads, and of constants.
   Rest unread(int zero) const;
   TensorType local(int type, Code code) const;
+  int64_t local_bytes(int type, Code code) const;
   // Numbers from 1 on for seconds that sums are spared.
   uint8_t spared_id(double seconds) const;
   double spared(uint8_t id) const { return id == 0 ? 0 : spared_[static_cast<size_t>(id - 1)]; }
@@ -198,6 +199,7 @@ class Space {
   struct OfType {  // of one type, by codes
     std::vector<std::optional<ConversionPiece>> conversions;
     std::vector<double> sums;
+    std::vector<int64_t> bytes;  // of a part; -1: not known yet
   };
   mutable std::vector<OfType> of_type_;
   mutable std::vector<double> spared_;

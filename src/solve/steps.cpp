@@ -190,6 +190,7 @@ void Space::find_segments() {
   for (OfType& of : of_type_) {
     of.conversions.resize(2 * kCodes * kCodes);
     of.sums.assign(kCodes, -1);
+    of.bytes.assign(kCodes, -1);
   }
   rests_.assign(leaves_.size(), std::vector<std::optional<Rest>>(4 * kCodes));
 }
@@ -258,6 +259,12 @@ const ConversionPiece& Space::conversion(int type, Code from, Code to, bool requ
 TensorType Space::local(int type, Code code) const {
   const TensorType& whole = types_[at(type)];
   return {layout_of(code, problem_.width()).local_shape(whole.shape, 0), whole.dtype};
+}
+
+int64_t Space::local_bytes(int type, Code code) const {
+  int64_t& known = of_type_[at(type)].bytes[code];
+  if (known < 0) known = bytes_of(local(type, code));
+  return known;
 }
 
 double Space::sum(int type, Code code) const {
