@@ -4,6 +4,7 @@
 
 #include "lower/passes.h"
 #include "lower/uses.h"
+#include "operators/own.h"
 #include "operators/record.h"
 
 namespace nns::lower {
@@ -11,8 +12,8 @@ namespace {
 
 class Fuser {
  public:
-  Fuser(const Program& program, Segment& segment)
-      : program_(program), instrs_(segment.instrs), outputs_(segment.outputs) {}
+  Fuser(const Program& program, Segment& segment, const std::string& device)
+      : program_(program), device_(device), instrs_(segment.instrs), outputs_(segment.outputs) {}
 
   void run() {
     index();
@@ -41,14 +42,15 @@ class Fuser {
   }
   const std::vector<size_t>& readers(int slot) const { return readers_[static_cast<size_t>(slot)]; }
 
-  // Whether the instruction is the sum of two float32 tensors of one type, in the block of `other`.
+  // Whether the instruction is the sum of two tensors of one type that kernels of ours take, in the
+  // block of `other`.
   bool is_sum(const Instr& instr, const Instr& other) const {
     const std::vector<int> in = reads(instr);
     if (instr.kind != InstrKind::call || !is_plain_sum(instr.op, instr.args) || in.size() != 2 ||
         instr.outs[0] < 0)
       return false;
     const TensorType& type = program_.slot(instr.outs[0]).type;
-    return type.dtype == DType::f32 && program_.slot(in[0]).type == type &&
+    return operators::own_takes(device_, type.dtype) && program_.slot(in[0]).type == type &&
            program_.slot(in[1]).type == type && block_of(instr.module) == block_of(other.module);
   }
 
@@ -89,6 +91,7 @@ class Fuser {
   }
 
   const Program& program_;
+  const std::string& device_;
   std::vector<Instr>& instrs_;
   const std::vector<int>& outputs_;
   std::vector<size_t> maker_;                 // by slot
@@ -107,8 +110,8 @@ bool is_plain_sum(std::string_view op, const std::vector<NamedArg>& args) {
          });
 }
 
-void fuse_sums(Program& program) {
-  for (Segment& segment : program.segments) Fuser(program, segment).run();
+void fuse_sums(Program& program, const std::string& device) {
+  for (Segment& segment : program.segments) Fuser(program, segment, device).run();
 }
 
 }  // namespace nns::lower

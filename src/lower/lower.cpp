@@ -49,7 +49,7 @@ class Lowering {
     for (const auto& stage : stages_)
       unsent.insert(unsent.end(), stage->unsent().begin(), stage->unsent().end());
     remove_dead_calls(program, unsent);
-    fuse_sums(program);
+    fuse_sums(program, common_.options.device);
     choose_products(program, common_.options.products, common_.options.device);
     cast_once(program);
     gather_again(program);

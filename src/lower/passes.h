@@ -19,7 +19,7 @@ std::map<int, int> fold_views(Program& program);
 // collectives among them, which the other ranks enter and would wait in.
 void remove_dead_calls(Program& program, const std::vector<int>& unsent);
 // Puts sums and the normalisations beside them into one call, where a record names it.
-void fuse_sums(Program& program);
+void fuse_sums(Program& program, const std::string& device);
 // Whether a call is a sum in which no addend is multiplied by a number other than 1.
 bool is_plain_sum(std::string_view op, const std::vector<NamedArg>& args);
 // Casts a weight to another dtype once a step, for all its micro-batches; a weight that rests in

@@ -125,7 +125,7 @@ class Bench {
     std::erase(p.segments[segment].outputs, a);
     p.segments[segment].outputs.push_back(sum);
     const double apart = seconds(p, segment, lower::Storage(p)).all();
-    lower::fuse_sums(p);
+    lower::fuse_sums(p, target_.device);
     return apart - seconds(p, segment, lower::Storage(p)).all();
   }
 

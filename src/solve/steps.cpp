@@ -6,6 +6,7 @@
 #include "lower/distribution.h"
 #include "lower/passes.h"
 #include "lower/uses.h"
+#include "operators/own.h"
 #include "solve/space.h"
 
 namespace nns::solve {
@@ -51,7 +52,7 @@ bool Space::is_sum_before(const Node& node) const {
   const Graph& graph = *problem_.graph;
   const int x = inputs_[at(node.id)].at(0);
   const graph::Value& value = graph.value({x});
-  if (value.producer < 0 || value.type.dtype != DType::f32) return false;
+  if (value.producer < 0 || !operators::own_takes(problem_.device, value.type.dtype)) return false;
   const Node& made = graph.nodes[at(value.producer)];
   const auto& addends = inputs_[at(made.id)];
   return lower::is_plain_sum(made.op, made.args) && addends.size() == 2 &&

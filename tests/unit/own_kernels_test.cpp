@@ -11,14 +11,16 @@ using namespace nns;
 
 namespace {
 
-// The normalisations and gates in the program of one device, their library left out for ours.
+// The norm of a sum and the gate in the program of one device, the library of ours left out.
 std::string made_of(const std::string& dtype, const std::string& device,
                     const std::string& of_weight = "") {
   const std::string text = fmt::format(
       "graph \"Kernels\" training\n"
       "parameter %x \"x\": {0}[4, 8] grad\n"
       "parameter %w \"w\": {1}[8] grad\n"
-      "%n = aten::layer_norm(input=%x, normalized_shape=[8], weight=%w, bias=nil, eps=1e-5)\n"
+      "parameter %q \"q\": {0}[4, 8] grad\n"
+      "%a = aten::add.Tensor(self=%x, other=%q)\n"
+      "%n = aten::layer_norm(input=%a, normalized_shape=[8], weight=%w, bias=nil, eps=1e-5)\n"
       "%s = aten::silu(self=%n)\n"
       "%y = aten::mul.Tensor(self=%s, other=%x)\n"
       "%loss = aten::sum(self=%y)\n"
@@ -36,7 +38,7 @@ std::string made_of(const std::string& dtype, const std::string& device,
   return fmt::format("{}", fmt::join(found, " "));
 }
 
-const std::string ours = "layer_norm layer_norm_backward swiglu swiglu_backward";
+const std::string ours = "add_layer_norm layer_norm_backward swiglu swiglu_backward";
 const std::string atens =
     "aten::native_layer_norm aten::native_layer_norm_backward aten::silu aten::silu_backward";
 

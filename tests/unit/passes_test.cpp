@@ -62,7 +62,7 @@ TEST_CASE("a norm takes the sum before it, where that is plain and its own", "[p
   const auto fused = [](const std::string& sum, const std::string& between = "",
                         const std::string& after = "", const std::string& norm = kNorm) {
     Program p = program_of(kInputs + sum + between + norm + after + "output %n\n");
-    fuse_sums(p);
+    fuse_sums(p, "cpu");
     const auto calls = calls_of(p);
     return std::count(calls.begin(), calls.end(), "nnscaler::add_layer_norm") > 0;
   };
@@ -95,7 +95,7 @@ TEST_CASE("the call of a norm with its sum gives both, in the norm's place", "[p
                          "%t = aten::mul.Tensor(self=%s, other=%r)\noutput %t\noutput %n\n");
   const auto slot = [&](const Instr& instr, size_t i) { return instr.outs.at(i); };
   const int sum = slot(p.segments[0].instrs[0], 0), norm = slot(p.segments[0].instrs[2], 0);
-  fuse_sums(p);
+  fuse_sums(p, "cpu");
   CHECK(calls_of(p) == Calls{"aten::relu", "nnscaler::add_layer_norm", "aten::mul.Tensor"});
   const Instr& both = p.segments[0].instrs[1];
   CHECK(both.outs[0] == sum);
@@ -110,7 +110,7 @@ TEST_CASE("the call of a norm with its sum gives both, in the norm's place", "[p
                            "%n2, %mean2, %rstd2 = nnscaler::layer_norm(input=%s, "
                            "normalized_shape=[6], weight=%w, bias=%w, eps=0.01)  -- h.0.ln\n"
                            "output %n\noutput %n2\n");
-  fuse_sums(two);
+  fuse_sums(two, "cpu");
   CHECK(calls_of(two) == Calls{"nnscaler::add_layer_norm", "nnscaler::layer_norm"});
 }
 
@@ -120,7 +120,7 @@ TEST_CASE("the gradient of a norm takes what is added to it, where that is there
       "mean=%m, rstd=%m, weight=%w, bias=%w, output_mask=[true, true, true])  -- h.0.ln\n";
   const auto calls = [&](const std::string& before, const std::string& after) {
     Program p = program_of(kInputs + before + norm + after);
-    fuse_sums(p);
+    fuse_sums(p, "cpu");
     return calls_of(p).size();
   };
   const std::string other = "%o = aten::relu(self=%b)  -- h.0\n";
@@ -141,7 +141,7 @@ TEST_CASE("the gradient of a norm takes what is added to it, where that is there
   // The call gives the sum in the gradient's place.
   Program p = program_of(kInputs + other + norm + sum + "output %s\n");
   const int summed = p.segments[0].outputs[0], taken = p.segments[0].instrs[0].outs[0];
-  fuse_sums(p);
+  fuse_sums(p, "cpu");
   const Instr& call = p.segments[0].instrs[1];
   CHECK(call.outs[0] == summed);
   CHECK(std::get<Ref>(*find_arg(call, "addend")).id == taken);
