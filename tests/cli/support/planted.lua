@@ -99,7 +99,8 @@ M.list = {
     to = "aten.gelu_backward(d_gelu, s.c_fc, { approximate = 'tanh' })",
     finds = names(backward, 'aten::gelu', kBlock .. 'mlp%.gelu', 'gpt%.lua:51') },
   -- Of weights, gradients and slots in shards.
-  -- On both ranks: a gather of what no program names is not begun ahead, on one rank as on the other.
+  -- On both ranks: a gather of what no program names is not begun ahead, on one rank as on the
+  -- other.
   { what = 'a scale in the shards of a weight', plan = 'fsdp', ranks = { 0, 1 },
     from = 'comm.all_gather(w.ln_2.weight,',
     to = "comm.all_gather(require('nnscaler.ops').aten.mul(w.ln_2.weight, 1.01),",
