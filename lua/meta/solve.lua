@@ -57,11 +57,11 @@ local solve = {}
 ---@field arranged string stages, shards and recomputation in words
 ---@field simulated integer whole plans that were lowered and simulated
 ---@field report? string as JSON (src/solve/report.h), where it was asked for
----@field searched number seconds of a step with replicated weights
+---@field searched number seconds of a step, by the costs of the search
 ---@field exact boolean
----@field gap number of a thinned search: the most that a plan could be faster, of `searched`
+---@field gap number the most that a plan could be faster, where it is not the fastest; 1: unknown
 ---@field bound boolean whether the limit made it take another plan than the fastest
----@field fastest number seconds of the fastest plan without limit
+---@field fastest number seconds of the fastest plan without limit; 0: unknown
 ---@field labels integer partial plans that were looked at
 ---@field frontiers integer most of them at one place
 ---@field calls integer
@@ -87,12 +87,13 @@ function solve.profile_path() end
 function solve.autodist(graph, options) end
 
 --- Seconds of a step that no plan within the limit goes below, by linear programs; nil where that
---- is no more than what plans take without a limit, or where there is no HiGHS.
+--- is no more than `fastest`, or where there is no HiGHS.
 ---@param graph nnscaler.Graph
 ---@param options nnscaler.AutodistOptions
 ---@param seconds number of a plan that is known: more is not looked for
+---@param fastest number that no plan goes below without a limit, 0 where that is not known
 ---@return number|nil
-function solve.bound(graph, options, seconds) end
+function solve.bound(graph, options, seconds, fastest) end
 
 --- Why HiGHS, which `bound` needs, cannot be used; '' where it can.
 ---@return string

@@ -159,14 +159,12 @@ Asked check_asked(lua_State* L) {
   return asked;
 }
 
-// → seconds that no plan goes below within the limit, or nil where that is not known; `seconds`: of
-// a plan that is known
+// → seconds that no plan goes below within the limit, or nil where that is no more than `fastest`;
+// `seconds`: of a plan that is known
 int bound(lua_State* L) {
   const Asked asked = check_asked(L);
-  const double seconds = luaL_checknumber(L, 3);
-  const auto least = asked.memory
-                         ? solve::bound(asked.problem, *asked.memory, asked.choices, seconds)
-                         : std::nullopt;
+  const double seconds = luaL_checknumber(L, 3), fastest = luaL_checknumber(L, 4);
+  const auto least = solve::bound(asked.problem, asked.memory, asked.choices, seconds, fastest);
   if (!least) return 0;
   lua_pushnumber(L, *least);
   return 1;

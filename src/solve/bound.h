@@ -8,10 +8,10 @@
 namespace nns::solve {
 
 // Seconds of a step that no plan within the limit goes below, whatever is chosen: cuts, level of
-// shards, stages, blocks that run again. Nothing where that is no more than what plans take without
-// a limit, where there is no HiGHS, or where it would take too much work. `seconds`: of a plan that
-// is known, more than which is not looked for.
-std::optional<double> bound(const Problem& problem, int64_t memory, const Choices& choices,
-                            double seconds);
+// shards, stages, blocks that run again. Nothing where that is no more than `fastest`, which is
+// known of all plans, where there is no HiGHS, or where it would take too much work. `seconds`: of
+// a plan that is known, more than which is not looked for.
+std::optional<double> bound(const Problem& problem, std::optional<int64_t> memory,
+                            const Choices& choices, double seconds, double fastest);
 
 }  // namespace nns::solve

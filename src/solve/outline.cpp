@@ -43,7 +43,7 @@ void Outline::find_classes() {
     const bool listed = space_.listed()[s];
     const int id = question_.classes ? space_.segment_ids()[s] : static_cast<int>(s);
     int segment = -1;
-    if (question_.recompute && listed)
+    if (question_.recompute && question_.memory && listed)
       segment = segments.try_emplace({id, listed}, static_cast<int>(segments.size())).first->second;
     for (size_t i = begins[s]; i < space_.segment_end(s); ++i) {
       const auto [entry, fresh] =

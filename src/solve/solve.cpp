@@ -125,9 +125,9 @@ class Planner::Impl {
       NNS_CHECK(free, "a graph without plan");
       note(*space, *free);
       // Ranks share a step at best evenly: no plan of cuts of this width is faster.
-      const double least = free->seconds / ranks;
-      fastest_ = fastest_ > 0 ? std::min(fastest_, least) : least;
-      for (size_t n : add_cuts(space, free->candidates, zero == plan::Zero::none))
+      const double least = free->exact ? free->seconds / ranks : 0;
+      fastest_ = fastest_ < 0 ? least : std::min(fastest_, least);
+      for (size_t n : add_cuts(space, free->candidates, free->exact && zero == plan::Zero::none))
         roots_.push_back(n);
     }
     lap(statistics_.search_seconds);
@@ -374,13 +374,14 @@ class Planner::Impl {
   Solution finish() {
     const Node& best = nodes_[*best_];
     out_.arranged = describe(*best.space, best.arrangement);
-    out_.searched = out_.cost.seconds;
+    out_.searched = best.estimate.seconds;
     if (cuts_[best.cuts].proved && choices_.pipeline == 1 && best.arrangement.recompute == 0 &&
         best.arrangement.zero == plan::Zero::none) {
-      out_.searched = best.estimate.seconds;
       out_.exact = true;
     } else {
-      out_.gap = std::max(0.0, 1 - out_.fastest / out_.cost.seconds);
+      // Beside what the search's costs say of this plan, where that is more than the simulator
+      // says.
+      out_.gap = std::max(0.0, 1 - out_.fastest / std::max(out_.searched, out_.cost.seconds));
       out_.exact = out_.gap == 0;
     }
     fill_report();
@@ -456,7 +457,7 @@ class Planner::Impl {
   Statistics statistics_;
   std::vector<Contributor> contributors_;
   int64_t least_resting_ = 0;
-  double fastest_ = 0;
+  double fastest_ = -1;  // none yet
   std::vector<Cuts> cuts_;
   std::vector<Node> nodes_;
   std::vector<size_t> roots_;

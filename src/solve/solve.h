@@ -30,11 +30,11 @@ std::vector<int> levels(const Problem& problem, const Choices& choices);
 struct Solution {
   plan::Plan plan;
   lower::StepCost cost;  // of a step, by the simulator
-  double searched = 0;   // seconds of a step with replicated weights, by the search
+  double searched = 0;   // of a step, by the costs of the search
   bool exact = true;     // no plan of the space is faster within what the search was given
-  double gap = 0;        // of a thinned search: the most that a plan could be faster, of `searched`
+  double gap = 0;        // the most that a plan could be faster, where that is not known exactly
   bool bound = false;    // the limit made it take another plan than the fastest
-  double fastest = 0;    // seconds that no plan with replicated weights goes below
+  double fastest = 0;    // seconds that no plan goes below; 0: unknown, a search was thinned
   std::string arranged;  // stages, shards and recomputation in words
   Report report;
 };

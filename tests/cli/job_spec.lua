@@ -244,7 +244,7 @@ describe('the command line', function()
     local said, code = shell.nnscaler 'doctor'
     assert.equal(0, code)
     for _, what in ipairs { 'nnscaler ', 'LuaJIT ', 'LibTorch ', 'devices +cpu', 'processors ',
-      'back ends ' } do
+      'back ends ', 'HiGHS ' } do
       assert.matches('\n?' .. what, said)
     end
   end)

@@ -106,6 +106,14 @@ function M.search(graph, cfg)
   return search(graph, options), options
 end
 
+--- Seconds of a step that a bound stands beside: by the search's costs, as the bound is, where the
+--- simulator says less.
+---@param found nnscaler.Autodist
+---@return number
+function M.taken(found)
+  return math.max(found.searched, found.cost.seconds)
+end
+
 --- One line that says what was found, and how sure that is.
 ---@param found nnscaler.Autodist
 ---@param options nnscaler.AutodistOptions
@@ -114,8 +122,9 @@ end
 function M.line(found, options, least)
   local of = 'no plan of these cuts'
     .. (found.zero > 0 and not least and ' with whole weights' or '')
-  local gap = least and 1 - least / found.cost.seconds or found.gap
+  local gap = least and 1 - least / M.taken(found) or found.gap
   local proof = found.exact and of .. ' is faster'
+    or gap == 1 and 'how much faster others could be is not known, the search was thinned'
     or (of .. ' is faster by more than %.1f %%'):format(100 * gap)
   if found.bound then proof = proof .. ' within the limit of memory' end
   if least then proof = proof .. ', by a linear program' end
@@ -132,8 +141,9 @@ local function tell(graph, found, options, note)
     options.zero and options.zero .. ', as the job says'
     or found.zero .. ', the fastest of the levels'))
   note(function()
-    local least = not found.exact and solve.bound(graph, options, found.cost.seconds)
-    return M.line(found, options, least or nil)
+    local least = not found.exact
+      and solve.bound(graph, options, M.taken(found), found.fastest) or nil
+    return M.line(found, options, least)
   end)
   note(('%s priced cuts, %s searched, %s simulated what was found'):format(
     format.seconds(found.space_seconds), format.seconds(found.search_seconds),
