@@ -59,8 +59,11 @@ void map(const std::array<at::Tensor, n>& operands, const at::Tensor& y, F f) {
   });
 }
 
-at::Tensor gelu(const at::Tensor& self, c10::string_view approximate) {
+at::Tensor gelu_cpu(const at::Tensor& self, c10::string_view approximate) {
   const GeluForm form = form_of(approximate);
+  // ATen's own in float16 makes NaN of infinity on some processors.
+  if (self.scalar_type() == at::kHalf)
+    return gelu_cpu(self.to(at::kFloat), approximate).to(at::kHalf);
   if (!served(self)) return at::gelu(self, approximate);
   const at::Tensor x = dense(self);
   at::Tensor y = at::empty_like(x);
@@ -69,14 +72,17 @@ at::Tensor gelu(const at::Tensor& self, c10::string_view approximate) {
   return y;
 }
 
-at::Tensor gelu_backward(const at::Tensor& grad_output, const at::Tensor& self,
-                         c10::string_view approximate) {
+at::Tensor gelu_backward_cpu(const at::Tensor& grad_output, const at::Tensor& self,
+                             c10::string_view approximate) {
   const GeluForm form = form_of(approximate);
   if (grad_output.sizes() != self.sizes() || grad_output.scalar_type() != self.scalar_type())
     fail(ErrorKind::usage,
          "[ops.gelu_backward] gradient of type {} and shape [{}]; expected {} [{}]",
          c10::toString(grad_output.scalar_type()), fmt::join(grad_output.sizes(), ", "),
          c10::toString(self.scalar_type()), fmt::join(self.sizes(), ", "));
+  if (self.scalar_type() == at::kHalf)
+    return gelu_backward_cpu(grad_output.to(at::kFloat), self.to(at::kFloat), approximate)
+        .to(at::kHalf);
   if (!served(self)) return at::gelu_backward(grad_output, self, approximate);
   at::Tensor x = dense(self), g = grad_output;
   if (g.strides() != x.strides()) {
@@ -96,8 +102,8 @@ TORCH_LIBRARY_FRAGMENT(nnscaler, m) {
 }
 
 TORCH_LIBRARY_IMPL(nnscaler, CPU, m) {
-  m.impl("gelu", gelu);
-  m.impl("gelu_backward", gelu_backward);
+  m.impl("gelu", gelu_cpu);
+  m.impl("gelu_backward", gelu_backward_cpu);
 }
 
 }  // namespace
