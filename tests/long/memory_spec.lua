@@ -82,10 +82,10 @@ describe('memory', function()
   end)
 
   for _, policy in ipairs { 'dp', 'fsdp', 'tp', 'pp' } do
-    it('stays as it is over 2,000 steps of two ranks under ' .. policy, function()
+    it('stays as it is over 8,000 steps of two ranks under ' .. policy, function()
       local folder, remove = shell.folder()
       local said, code = shell.nnscaler(('run recipes/nanogpt.lua -n 2 preset=tiny threads=1 '
-        .. 'micro_batch_size=2 global_batch_size=4 pas_policy=%s max_train_steps=2000 '
+        .. 'micro_batch_size=2 global_batch_size=4 pas_policy=%s max_train_steps=8000 '
         .. 'max_val_steps=1 val_every_n_train_steps=50 checkpoint.no_save=true '
         .. 'gen_savedir=%s/gen --metrics %s/metrics'):format(policy, folder, folder))
       assert.equal(0, code, said)
@@ -95,9 +95,10 @@ describe('memory', function()
         if row.step_s then resident[row.step] = row.rss_bytes end
       end
       remove()
-      local growth = resident[2000] / resident[100] - 1
-      print(('  %s on two ranks: resident size %+.2f %%'):format(policy, 100 * growth))
-      assert.is_true(growth <= 0.01)
+      -- Memory comes in pages of 2 MB: two of them are 530 bytes a step.
+      local growth = resident[8000] - resident[100]
+      print(('  %s on two ranks: resident size %+.2f %%'):format(policy, 100 * growth / resident[100]))
+      assert.is_true(growth <= 2 * 2 ^ 21)
     end)
   end
 end)
