@@ -97,7 +97,8 @@ describe('memory', function()
       remove()
       -- Memory comes in pages of 2 MB: two of them are 530 bytes a step.
       local growth = resident[8000] - resident[100]
-      print(('  %s on two ranks: resident size %+.2f %%'):format(policy, 100 * growth / resident[100]))
+      print(('  %s on two ranks: resident size %+.2f %%'):format(policy,
+        100 * growth / resident[100]))
       assert.is_true(growth <= 2 * 2 ^ 21)
     end)
   end
