@@ -26,8 +26,8 @@ SWAPS = [(r' == ', ' != '), (r' != ', ' == '), (r' \+ ', ' - '), (r' - ', ' + ')
          (r'\bif \((?!const|auto|!)([^;{]*)\)(?= [\w{]|$)', r'if (!(\1))')]
 # A call or an assignment that fills a line of its own.
 STATEMENT = re.compile(r'^\s+[a-z_][\w.>\[\]()-]*(\.\w+|\w)(\(.*\)| [+|&-]?= .*);$')
-# Groups of tests in the order in which they run: those that find most, then the long one.
-GROUPS = ('~[solve]', '[solve]')
+# Groups of tests in the order in which they run: those that find most, then the long ones.
+GROUPS = ('~[solve]~[lower]~[fuzz]', '[solve],[lower],[fuzz]')
 MEMORY = 12 << 30  # bytes of addresses that a faulty program may ask for
 DECLARES = re.compile(r'^\s*(const|auto|return|using|case|throw|int|size_t|bool|double|static|fail)\b')
 

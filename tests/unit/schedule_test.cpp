@@ -47,6 +47,9 @@ TEST_CASE("idle time of every stage is the closed form") {
         check_whole(make_schedule("1f1b_interleaved", p, m, v), {1.0 / v, 1.0 / v, 1.0 / v},
                     (p - 1) * 3.0 / v);
       check_whole(make_schedule("zb_h1", p, m), {}, (p - 1) * 1.0);
+      check_whole(make_schedule("zbv", p, m), {}, (p - 1) * 1.0);
+      if (p % 2 != 0 || m % 2 != 0) continue;
+      for (double i : idle_of(make_schedule("chimera", p, m), {}).whole) CHECK(i < (p - 1) * 3.0);
     }
 }
 

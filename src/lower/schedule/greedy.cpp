@@ -86,7 +86,7 @@ class Greedy {
     bool found = false;
     std::tuple<int, int, int> best{};
     const auto offer = [&](Action a, int urgency) {
-      const std::tuple<int, int, int> key{urgency, a.micro, rules_.lane_order ? a.stage : -a.stage};
+      const std::tuple<int, int, int> key{urgency, a.micro, -a.stage};
       if (found && best <= key) return;
       found = true;
       best = key;
@@ -100,7 +100,7 @@ class Greedy {
     for (const Lane& lane : of_rank_[at(r)]) {
       const int stage = lane.stage;
       const auto [forward, backward, weight] = lane.next;  // in order of micro-batch
-      if (forward < s_.micros && lane.holding < rules_.in_flight(r, stage) &&
+      if (forward < s_.micros && (!rules_.in_flight || lane.holding < rules_.in_flight(r, stage)) &&
           total < rules_.total_in_flight && (!rules_.kept || kept < rules_.kept(r)) &&
           (stage == 0 || done('F', stage - 1, forward, t)))
         offer({'F', stage, forward}, 1);

@@ -9,12 +9,11 @@
 namespace nns::lower {
 
 struct GreedyRules {
-  // Most micro-batches of a stage between F and B.
+  // Most micro-batches of a stage between F and B; empty: any number.
   std::function<int(int rank, int stage)> in_flight;
   int total_in_flight = 1 << 30;  // the same, over all stages of a rank
   // Most micro-batches of all stages of a rank that hold memory, from F to W; empty: any number.
   std::function<int(int rank)> kept;
-  bool lane_order = false;  // among ready forwards take the lowest micro-batch first
 };
 
 // Fills s.orders; placement, stages and micros must be set.

@@ -105,8 +105,7 @@ Schedule chimera(int p, int m, int) {
   Schedule s = empty("chimera", p, p, m);
   for (int i = 0; i < p; ++i) s.placement.push_back({i, p - 1 - i});
   GreedyRules rules;
-  rules.in_flight = [p](int, int) { return std::max(1, p / 2 + 1) + p / 2; };
-  rules.lane_order = true;
+  rules.in_flight = [p](int, int) { return p + 1; };
   order_greedily(s, rules);
   return s;
 }
@@ -129,7 +128,6 @@ Schedule zbv(int p, int m, int) {
   s.split_backward = true;
   for (int i = 0; i < 2 * p; ++i) s.placement.push_back({i < p ? i : 2 * p - 1 - i});
   GreedyRules rules;
-  rules.in_flight = [p](int, int stage) { return stage < p ? 2 * p - stage : p; };
   rules.total_in_flight = 2 * p;
   // As zb_h1, in halves.
   rules.kept = [p](int) { return 4 * p; };
