@@ -363,3 +363,39 @@ TEST_CASE("a reshape of a reshape looks at what that looks at, unless it may cop
              "%u = aten::reshape(self=%t, shape=[24])\n%v = aten::reshape(self=%u, shape=[8, 3])\n"
              "output %v\n") == 2);
 }
+
+TEST_CASE("what is made again stands in front of its first reader, as part of that", "[passes]") {
+  Program p = program_of(
+      "input %a \"a\": float64[4, 6]\n"
+      "%x = aten::sin(self=%a)  -- h.0\n%y = aten::cos(self=%x)  -- h.0\n"
+      "%r = aten::relu(self=%a)  -- h.1\n%s = aten::mul.Tensor(self=%r, other=%y)  -- h.2\n"
+      "%t = aten::mul.Tensor(self=%s, other=%x)  -- h.3\noutput %t\n");
+  std::vector<Instr> all = std::move(p.segments[0].instrs);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i].node = static_cast<int>(i);
+    all[i].loc.line = static_cast<int>(10 + i);
+  }
+  const int x = all[0].outs[0], y = all[1].outs[0];
+  const Remakes calls{{x, all[0]}, {y, all[1]}};
+  Segment& later = p.segments[0];
+  later.instrs = {all[2], all[3], all[4]};
+  read_again(p, calls, later);
+  CHECK(calls_of(p) ==
+        Calls{"aten::relu", "aten::sin", "aten::cos", "aten::mul.Tensor", "aten::mul.Tensor"});
+  for (const size_t i : {1, 2}) {
+    const Instr& copy = later.instrs[i];
+    CHECK(copy.module == "h.2");
+    CHECK(copy.node == 3);
+    CHECK(copy.loc.line == 13);
+    CHECK(copy.outs[0] > all[4].outs[0]);
+    CHECK(p.slot(copy.outs[0]).type == p.slot(i == 1 ? x : y).type);
+  }
+  const auto read = [&](size_t i, size_t k) { return reads(later.instrs[i]).at(k); };
+  CHECK(read(2, 0) == later.instrs[1].outs[0]);
+  CHECK(read(3, 1) == later.instrs[2].outs[0]);
+  CHECK(read(4, 1) == later.instrs[1].outs[0]);  // made once
+  // Nothing to make, nothing changes.
+  const std::string before = to_text(p);
+  read_again(p, {}, later);
+  CHECK(to_text(p) == before);
+}

@@ -204,6 +204,25 @@ TEST_CASE("a broken schedule is refused by name") {
   CHECK_THROWS_WITH(make_schedule("1f1bb", 2, 2), Catch::Contains("1f1b_interleaved"));
 }
 
+TEST_CASE("a part that no schedule of its kind has is refused", "[schedule]") {
+  const auto refused = [](const std::string& name, const Action& part,
+                          const std::string& expected) {
+    Schedule s = make_schedule(name, 2, 3);
+    s.orders[0].push_back(part);
+    CHECK_THROWS_WITH(check(s),
+                      Catch::Contains("rank 0 runs ") && Catch::Contains("expected F" + expected +
+                                                                         " of stages 0 to 1, "
+                                                                         "micro-batches 0 to 2"));
+  };
+  for (const Action& part : {Action{'X', 0, 0}, Action{'W', 0, 0}, Action{'F', -1, 0},
+                             Action{'F', 2, 0}, Action{'B', 0, -1}, Action{'B', 0, 3}})
+    refused("1f1b", part, " or B");
+  for (const Action& part : {Action{'X', 0, 0}, Action{'W', 2, 0}, Action{'W', 0, 3}})
+    refused("zb_h1", part, ", B or W");
+  for (const Action& part : {Action{'B', 0, 0}, Action{'W', 0, 0}, Action{'F', 2, 0}})
+    refused("infer", part, "");
+}
+
 TEST_CASE("ranks that run a stage together run its parts at one time") {
   Schedule s;
   s.name = "custom";

@@ -264,6 +264,70 @@ TEST_CASE("what lies side by side is joined in place") {
     }
 }
 
+TEST_CASE("every view knows where it begins", "[strides]") {
+  // Parts that follow one another are joined in place, others are not.
+  const auto joined = [](const Shape& shape, int64_t dim, bool beside, auto a, auto b) {
+    Chain chain(shape);
+    const int first = a(chain), second = b(chain);
+    INFO(lower::to_text(chain.program()));
+    chain.join({first, second}, dim, beside);
+    CHECK(chain.wrong() == "");
+  };
+  const auto narrow = [](int64_t dim, int64_t start, int64_t length) {
+    return [=](Chain& c) {
+      return c.view("aten::narrow", 0, {{"dim", dim}, {"start", start}, {"length", length}})[0];
+    };
+  };
+  const auto slice = [](int64_t dim, int64_t start, int64_t end, int64_t step) {
+    return [=](Chain& c) {
+      return c.view("aten::slice.Tensor", 0,
+                    {{"dim", dim}, {"start", start}, {"end", end}, {"step", step}})[0];
+    };
+  };
+  const auto select = [](int64_t dim, int64_t index) {
+    return [=](Chain& c) {
+      return c.view("aten::select.int", 0, {{"dim", dim}, {"index", index}})[0];
+    };
+  };
+  for (const int64_t dim : {0, 1})
+    for (const int64_t named : {dim, dim - 2}) {
+      INFO("dimension " << named);
+      const Shape shape{6, 6};
+      joined(shape, dim, true, narrow(named, 0, 2), narrow(named, 2, 3));
+      joined(shape, dim, true, narrow(named, -6, 2), narrow(named, -4, 3));
+      joined(shape, dim, true, narrow(named, 1, 3), narrow(named, -2, 2));
+      joined(shape, dim, false, narrow(named, 1, 2), narrow(named, 2, 2));
+      joined(shape, dim, false, narrow(named, -2, 2), narrow(named, 0, 2));
+      joined(shape, dim, true, slice(named, 0, 2, 1), slice(named, 2, 4, 1));
+      joined(shape, dim, true, slice(named, -6, -3, 1), slice(named, -3, 9, 1));
+      joined(shape, dim, true, slice(named, 0, 2, 1), narrow(named, 2, 1));
+      joined(shape, dim, true, slice(named, 0, 4, 2), slice(named, 4, 6, 2));
+      joined(shape, dim, false, slice(named, 0, 4, 2), slice(named, 4, 6, 1));
+      joined(shape, dim, false, slice(named, 0, 4, 2), slice(named, 5, 6, 2));
+    }
+  joined({4, 6}, 0, true, select(0, 1), select(0, 2));
+  joined({4, 6}, 0, true, select(0, -3), select(0, -2));
+  joined({4, 6}, 0, false, select(0, 1), select(0, 3));
+  joined({4, 6}, 0, false, select(1, 1), select(1, 2));
+  const auto unbound = [](int64_t dim, size_t i) {
+    return [=](Chain& c) { return c.view("aten::unbind.int", 0, {{"dim", dim}})[i]; };
+  };
+  joined({4, 6}, 0, true, unbound(0, 1), unbound(0, 2));
+  joined({4, 6}, 0, false, unbound(0, 0), unbound(0, 2));
+  joined({4, 6}, 0, false, unbound(1, 1), unbound(1, 2));
+  joined({4, 2, 6}, 1, true, unbound(1, 0), unbound(1, 1));
+  // Through other views, which keep where they begin.
+  const auto turned = [](int64_t index) {
+    return [=](Chain& c) {
+      const int t = c.view("aten::permute", 0, {{"dims", Shape{2, 0, 1}}})[0];
+      const int row = c.view("aten::select.int", t, {{"dim", int64_t{1}}, {"index", index}})[0];
+      return c.view("aten::transpose.int", row, {{"dim0", int64_t{0}}, {"dim1", int64_t{1}}})[0];
+    };
+  };
+  joined({4, 2, 6}, 0, true, turned(1), turned(2));
+  joined({4, 2, 6}, 0, false, turned(2), turned(1));
+}
+
 TEST_CASE("bytes of memory are those of what it was made as") {
   Chain chain({4, 6});
   const int row =
