@@ -15,11 +15,6 @@ size_t at(int id) {
   return static_cast<size_t>(id);
 }
 
-// Devices hold pieces as an axis says; whether gradients are addends is no matter of pieces.
-Code pieces(Code code) {
-  return code == kPartial ? kWhole : code;
-}
-
 Entry fresh() {
   Entry entry;
   std::memset(entry.roots, kNone, sizeof entry.roots);

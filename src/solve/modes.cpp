@@ -129,6 +129,17 @@ std::vector<size_t> choices_of(const std::set<size_t>& open) {
   return {open.begin(), open.end()};
 }
 
+// Has a way to run a call hold what results lie in: memory of its own, or that of operands.
+void hold(Mode& mode, const std::set<size_t>& stays, const Step& step) {
+  const size_t operands = step.operands.size();
+  for (size_t root : stays) {
+    if (root >= operands)
+      mode.bytes += mode.piece->roots[root - operands].bytes;
+    else if (step.operands[root].at >= 0)
+      mode.keeps[root] = true;
+  }
+}
+
 }  // namespace
 
 // Which of what results lie in stays for backward, because others read it there.
@@ -150,12 +161,7 @@ void Outline::add_kept(StepClass& of, const Mode& plain) {
     for (size_t k = 0; k < choices.size(); ++k)
       if (choice >> k & 1u) stays.insert(choices[k]);
     mode.bytes = piece.kept;
-    for (size_t root : stays) {
-      if (root >= operands)
-        mode.bytes += piece.roots[root - operands].bytes;
-      else if (step.operands[root].at >= 0)
-        mode.keeps[root] = true;
-    }
+    hold(mode, stays, step);
     for (size_t k = 0; k < roots.size(); ++k)
       mode.results[k].kept = stays.contains(roots[k]) || choices.size() < open.size();
     of.modes.push_back(std::move(mode));
@@ -167,7 +173,6 @@ void Outline::add_kept(StepClass& of, const Mode& plain) {
 void Outline::add_again(StepClass& of, const Mode& plain) {
   const Step& step = this->step(of);
   const CallPiece& piece = *plain.piece;
-  const size_t operands = step.operands.size();
   const std::vector<size_t> roots = roots_of(step, piece);
   std::set<size_t> open;
   for (size_t k = 0; k < roots.size(); ++k)
@@ -186,12 +191,7 @@ void Outline::add_again(StepClass& of, const Mode& plain) {
       std::set<size_t> stays;
       for (size_t k = 0; k < choices.size(); ++k)
         if (choice >> k & 1u) stays.insert(choices[k]);
-      for (size_t root : stays) {
-        if (root >= operands)
-          mode.bytes += piece.roots[root - operands].bytes;
-        else if (step.operands[root].at >= 0)
-          mode.keeps[root] = true;
-      }
+      hold(mode, stays, step);
       for (size_t k = 0; k < roots.size(); ++k)
         mode.results[k] = {mode.results[k].made, mode.results[k].contiguous,
                            stays.contains(roots[k]) || choices.size() < open.size(), true,

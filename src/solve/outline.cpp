@@ -13,10 +13,6 @@ size_t at(int id) {
   return static_cast<size_t>(id);
 }
 
-Code pieces(Code code) {
-  return code == kPartial ? kWhole : code;
-}
-
 }  // namespace
 
 Outline::Outline(const Space& space, const Question& question)

@@ -19,6 +19,10 @@ constexpr int kCodes = 11;  // tensors of up to eight dimensions
 lower::Layout layout_of(Code code, int devices);
 lower::OperandUse use_of(Code code, int devices);
 Code code_of(const lower::Layout& layout, bool partial);
+// Devices hold pieces as an axis says; whether gradients are addends is no matter of pieces.
+inline Code pieces(Code code) {
+  return code == kPartial ? kWhole : code;
+}
 
 // A way to run a call: cut along a dimension of an operand, or whole on every device (input -1).
 struct Candidate {
