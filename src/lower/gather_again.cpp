@@ -33,7 +33,7 @@ class Gathered {
 }  // namespace
 
 void gather_again(Program& program) {
-  for (size_t s = 0; s + 1 < program.segments.size(); ++s) {
+  for (size_t s = 0; s < program.segments.size(); ++s) {
     const Gathered gathered(program, program.segments[s]);
     for (size_t later = s + 1; later < program.segments.size(); ++later)
       read_again(program, gathered.calls(), program.segments[later]);

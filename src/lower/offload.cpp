@@ -18,7 +18,7 @@ class Offload {
       : program_(program), nodes_(nodes), device_(device), storage_(program) {}
 
   void run() {
-    for (size_t s = 0; s + 1 < program_.segments.size(); ++s) {
+    for (size_t s = 0; s < program_.segments.size(); ++s) {
       if (program_.segments[s].kind != SegmentKind::forward) continue;
       find(s);
       if (chosen_.empty()) continue;

@@ -290,3 +290,30 @@ TEST_CASE("a broken cast is refused") {
     CHECK_THROWS_WITH(from_json(to_json(q)), Catch::Contains("expected parameter"));
   }
 }
+
+TEST_CASE("a cast stays where it is if its name is another weight's") {
+  const auto graph = std::make_shared<const graph::Graph>(test::read_graph(
+      "graph \"Names\" training\ninput %x \"x\": float32[4, 6]\n"
+      "parameter %w \"w\": float32[6, 6] grad\n"
+      "parameter %v \"w_bfloat16\": float32[6, 6] grad\n"
+      "%xc = aten::to.dtype(self=%x, dtype=bfloat16)\n"
+      "%wc = aten::to.dtype(self=%w, dtype=bfloat16)\n"
+      "%vc = aten::to.dtype(self=%v, dtype=bfloat16)\n"
+      "%y = aten::linear(input=%xc, weight=%wc)\n%z = aten::linear(input=%y, weight=%vc)\n"
+      "%f = aten::to.dtype(self=%z, dtype=float32)\n%loss = aten::sum(self=%f)\noutput %loss\n"));
+  for (const int zero : {plan::Zero::none, plan::Zero::weights}) {
+    plan::Builder b(graph, 1, 2);
+    for (const graph::Node& node : graph->nodes) b.replicate(node.id, 1);
+    b.zero(zero);
+    const auto plan = std::make_shared<const plan::Plan>(b.finish("hand"));
+    const test::Programs programs = test::lower_all(graph, plan);
+    const Program& p = programs.ranks[0].program;
+    REQUIRE(p.casts.size() == 1);
+    CHECK(p.slot(p.casts[0].outs[0]).name == "w_bfloat16_bfloat16");
+    CHECK(p.slot(reads(p.casts[0])[0]).name == "w_bfloat16");
+    check(p);
+    const test::Inputs inputs = test::random_inputs(*graph, 2, 3);
+    CHECK(test::difference(test::run(test::lower_all(graph), inputs), test::run(programs, inputs),
+                           1e-6) == "");
+  }
+}

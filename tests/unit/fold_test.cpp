@@ -216,6 +216,7 @@ TEST_CASE("layers computed again fold where each is a group of its own", "[lower
   };
   CHECK(lowerings(groups_of(1)) == 2);
   CHECK(lowerings(groups_of(2)) == 1);
+  CHECK(lowerings(groups_of(kLayers)) == 1);  // one group of all
 }
 
 TEST_CASE("a layer whose result is read far away is no part of a row", "[lower]") {

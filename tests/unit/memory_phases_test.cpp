@@ -13,6 +13,7 @@
 #include "lower/strides.h"
 #include "operators/room.h"
 #include "plan/builder.h"
+#include "support/graph_text.h"
 #include "support/models.h"
 
 using namespace nns;
@@ -282,6 +283,17 @@ TEST_CASE("results stay until the end of the step, the loss does not") {
           lower::phases(program, kOnce, apart).forward.activations + predictions);
   }
   CHECK(lower::phases(program_of(alike(2), 1), kTwice).step.activations == 0);
+}
+
+TEST_CASE("gradients of a module's inputs are no results") {
+  lower::Options options;
+  options.embedded = true;
+  const graph::Graph graph = read_graph(
+      "graph \"Two\" training\ninput %x \"x\": float64[2, 3] grad\n"
+      "input %z \"z\": float64[2, 3] grad\n%y = aten::mul.Tensor(self=%x, other=%z)\noutput %y\n");
+  const lower::Program program = lower::lower(graph, options).program;
+  REQUIRE(program.segments[1].outputs.size() == 2);
+  CHECK(lower::phases(program, kTwice).step.activations == 0);
 }
 
 TEST_CASE("calls say what they take beside their results") {

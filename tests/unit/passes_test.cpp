@@ -255,6 +255,18 @@ TEST_CASE("a sum is written into an addend that nobody else reads", "[passes]") 
         kApart);
 }
 
+TEST_CASE("the first slot of a program is one like others", "[passes]") {
+  Program p = backward_of(
+      "%x = aten::ones(size=[4, 6])\n%y = aten::sin(self=%x)\n"
+      "%s = aten::add.Tensor(self=%x, other=%y)\n%t = aten::mul.Tensor(self=%s, other=%y)\n"
+      "output %t\n");
+  p.segments[0].saved_in = {1};
+  reuse_memory(p);
+  const Instr& sum = p.segments[0].instrs[2];
+  CHECK(sum.op == kInPlace);
+  CHECK(std::get<Ref>(sum.args[0].value).id == 0);
+}
+
 TEST_CASE("sums of sums go into one memory, as long as nobody looks", "[passes]") {
   Program p = backward_of(
       "input %a \"a\": float64[4, 6]\n"
