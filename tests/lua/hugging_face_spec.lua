@@ -43,7 +43,8 @@ for _, name in ipairs { 'llama', 'llama31', 'longrope', 'qwen2', 'mixtral', 'gpt
     local expected = C.read_safetensors(given .. name .. '/expected_logits.bin')
 
     it('gives the logits of the transformers library', function()
-      local logits = logits_of(load(given .. name, { dtype = 'float32' }), expected:read 'ids')
+      -- Theirs are of float32 and up to 9e-6 off the exact ones; ours of float64 add nothing to that.
+      local logits = logits_of(load(given .. name, { dtype = 'float64' }), expected:read 'ids')
       local most = (logits - expected:read 'logits'):abs():max():item()
       assert.is_true(most <= 1e-5, ('the logits differ by %g'):format(most))
       assert.is_true(expected:read('logits'):abs():max():item() > 0.5)
@@ -64,7 +65,7 @@ for _, name in ipairs { 'llama', 'llama31', 'longrope', 'qwen2', 'mixtral', 'gpt
       for _, key in ipairs(before.names) do
         assert.is_true(same_bits(before:read(key), after:read(key)), key)
       end
-      local again = logits_of(load(folder, { dtype = 'float32' }), expected:read 'ids')
+      local again = logits_of(load(folder, { dtype = 'float64' }), expected:read 'ids')
       assert.is_true((again - expected:read 'logits'):abs():max():item() <= 1e-5)
       assert.equal(base.file_exists(folder .. '/model.safetensors.index.json') ~= nil,
         name == 'llama')
