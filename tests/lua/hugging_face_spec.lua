@@ -43,7 +43,7 @@ for _, name in ipairs { 'llama', 'llama31', 'longrope', 'qwen2', 'mixtral', 'gpt
     local expected = C.read_safetensors(given .. name .. '/expected_logits.bin')
 
     it('gives the logits of the transformers library', function()
-      -- Theirs are of float32 and up to 9e-6 off the exact ones; ours of float64 add nothing to that.
+      -- Theirs are of float32, up to 9e-6 off the exact ones; ours of float64 add nothing to it.
       local logits = logits_of(load(given .. name, { dtype = 'float64' }), expected:read 'ids')
       local most = (logits - expected:read 'logits'):abs():max():item()
       assert.is_true(most <= 1e-5, ('the logits differ by %g'):format(most))
