@@ -95,8 +95,8 @@ describe('memory', function()
         if row.step_s then resident[row.step] = row.rss_bytes end
       end
       remove()
-      -- Memory comes in pages of 2 MB, and what a rank that lags is sent takes some: three pages are
-      -- 800 bytes a step.
+      -- Memory comes in pages of 2 MB, and what a rank that lags is sent takes some: three pages
+      -- are 800 bytes a step.
       local growth = resident[8000] - resident[100]
       print(('  %s on two ranks: resident size %+.2f %%'):format(policy,
         100 * growth / resident[100]))

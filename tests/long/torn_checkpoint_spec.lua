@@ -1,6 +1,6 @@
 -- Two ranks save after every step, in turn before the next one and beside it, and all their
--- processes are killed at once, at many moments: the newest checkpoint is whole, and as a rule newer
--- than the one before (a machine with other work may come to no save in a round). Rounds:
+-- processes are killed at once, at many moments: the newest checkpoint is whole, and as a rule
+-- newer than the one before (a machine with other work may come to no save in a round). Rounds:
 -- NNSCALER_TEST_KILLS, 1000 unless set.
 local base = require 'nnscaler._C.base'
 local checkpoint = require 'nnscaler.checkpoint'
