@@ -47,7 +47,10 @@ local function evaluate_and_save(t, epoch_ended, last)
   asked.save, asked.evaluate = false, false
   -- Who sends a signal waits for the end: save at once.
   if due and not t.signal and t.validated_step ~= t.step and t.step > 0 then evaluate.run(t) end
-  if save then saver.save(t, last) end
+  if save then
+    t:end_step() -- a run that is killed from here on resumes behind this step: its row is there
+    saver.save(t, last)
+  end
   return due or save
 end
 
