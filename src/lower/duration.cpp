@@ -256,7 +256,7 @@ Program busiest(const Skeleton& skeleton, const std::vector<int>& ranks) {
       most = own;
       chosen = rank;
     }
-  return skeleton.project(chosen).program;
+  return chosen == ranks[0] ? first : skeleton.project(chosen).program;
 }
 
 StepPart once_of(const Program& program, const cost::Hardware& on, const StepSettings& settings) {

@@ -42,6 +42,7 @@ void drop(const float* x, const uint32_t* words, uint32_t limit, float scale, fl
 
 // Σ x², in double; the same number with every instruction set.
 double sum_of_squares(const float* x, int64_t count);
+double sum_of_squares(const double* x, int64_t count);
 
 // y = silu(gate) · up, and the gradients of both.
 void swiglu(const float* gate, const float* up, float* y, int64_t count);

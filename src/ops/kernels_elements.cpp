@@ -57,20 +57,26 @@ void drop(const float* x, const uint32_t* words, uint32_t limit, float scale, fl
   for (; i < count; ++i) y[i] = words[i] >= limit ? x[i] * scale : 0.0f;
 }
 
-// Eight sums, of every eighth element each. A square of a float is exact in double, so a fused
-// multiplication is none other.
-double sum_of_squares(const float* x, int64_t count) {
+// Eight sums, of every eighth element each. Products are rounded before they are added: so they
+// are alike where there is no fused multiplication.
+template <class T>
+HWY_INLINE double squares(const T* x, int64_t count) {
   constexpr int64_t kSums = 8;
   constexpr hn::CappedTag<double, kSums> wide;
   constexpr auto kWide = static_cast<int64_t>(hn::MaxLanes(wide));
-  constexpr hn::Rebind<float, decltype(wide)> narrow;
+  constexpr hn::Rebind<T, decltype(wide)> given;
   hn::Vec<decltype(wide)> sums[kSums / kWide];
   for (auto& sum : sums) sum = hn::Zero(wide);
   int64_t i = 0;
   for (; i + kSums <= count; i += kSums)
     for (int64_t part = 0; part < kSums / kWide; ++part) {
-      const auto v = hn::PromoteTo(wide, hn::LoadU(narrow, x + i + part * kWide));
-      sums[part] = hn::MulAdd(v, v, sums[part]);
+      const auto from = hn::LoadU(given, x + i + part * kWide);
+      hn::Vec<decltype(wide)> v;
+      if constexpr (sizeof(T) == sizeof(double))
+        v = from;
+      else
+        v = hn::PromoteTo(wide, from);
+      sums[part] = hn::Add(hn::Mul(v, v), sums[part]);
     }
   HWY_ALIGN double lanes[kSums];
   for (int64_t part = 0; part < kSums / kWide; ++part)
@@ -82,6 +88,13 @@ double sum_of_squares(const float* x, int64_t count) {
   double total = 0;
   for (double sum : lanes) total += sum;
   return total;
+}
+
+double squares_of_floats(const float* x, int64_t count) {
+  return squares(x, count);
+}
+double squares_of_doubles(const double* x, int64_t count) {
+  return squares(x, count);
 }
 
 void swiglu(const float* gate, const float* up, float* y, int64_t count) {
@@ -141,9 +154,13 @@ void drop(const float* x, const uint32_t* words, uint32_t limit, float scale, fl
           int64_t count) {
   HWY_DYNAMIC_DISPATCH(drop)(x, words, limit, scale, y, count);
 }
-HWY_EXPORT(sum_of_squares);
+HWY_EXPORT(squares_of_floats);
 double sum_of_squares(const float* x, int64_t count) {
-  return HWY_DYNAMIC_DISPATCH(sum_of_squares)(x, count);
+  return HWY_DYNAMIC_DISPATCH(squares_of_floats)(x, count);
+}
+HWY_EXPORT(squares_of_doubles);
+double sum_of_squares(const double* x, int64_t count) {
+  return HWY_DYNAMIC_DISPATCH(squares_of_doubles)(x, count);
 }
 HWY_EXPORT(swiglu);
 void swiglu(const float* gate, const float* up, float* y, int64_t count) {

@@ -22,28 +22,6 @@ namespace {
 using script::guarded;
 
 constexpr int64_t kBlock = 16384;  // elements whose squares are summed by one task
-constexpr int64_t kLanes = 8;
-
-// The sum of squares of n elements.
-double squares(const float* x, int64_t n) {
-  return ops::sum_of_squares(x, n);
-}
-double squares(const double* x, int64_t n) {
-  double sums[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes)
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const double v = x[i + lane];
-      sums[lane] += v * v;
-    }
-  for (int64_t lane = 0; i < n; ++i, ++lane) {
-    const double v = x[i];
-    sums[lane] += v * v;
-  }
-  double total = 0;
-  for (double s : sums) total += s;
-  return total;
-}
 
 // Scales n elements and returns the sum of their squares.
 template <class T>
@@ -51,7 +29,7 @@ double scale_block(T* x, int64_t n, double scale) {
   const T factor = static_cast<T>(scale);
   if (scale != 1.0)
     for (int64_t j = 0; j < n; ++j) x[j] *= factor;
-  return squares(x, n);
+  return ops::sum_of_squares(x, n);
 }
 
 struct Block {

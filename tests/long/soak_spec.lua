@@ -27,18 +27,24 @@ describe('a soak', function()
   teardown(runs.remove)
 
   it(('of %g minutes ends with the curve of an undisturbed run'):format(minutes), function()
-    -- The steps that two ranks need for that time, if they are let.
-    local steps = math.floor(minutes * 3000)
-    local more = ('max_train_steps=%d max_epochs=%d checkpoint.every_n_train_steps=20 '
-      .. 'checkpoint.keep_last_n_checkpoints=3 -n 2'):format(steps, steps)
-    local out, code = shell.nnscaler(runs.arguments('whole', more))
-    assert.equal(0, code, out)
-    local command = runs.arguments('soak', more .. ' --max-restarts 10000')
-    local said
+    local function more(steps)
+      return ('max_train_steps=%d max_epochs=%d checkpoint.every_n_train_steps=20 '
+        .. 'checkpoint.keep_last_n_checkpoints=3 -n 2'):format(steps, steps)
+    end
+    local function whole(name, steps)
+      local began = base.clock()
+      local out, code = shell.nnscaler(runs.arguments(name, more(steps)))
+      assert.equal(0, code, out)
+      return base.clock() - began
+    end
+    -- The steps that two ranks need for that time on this machine, if they are let.
+    local steps = math.floor(minutes * 60 * 2000 / whole('pace', 2000))
+    whole('whole', steps)
+    local command = runs.arguments('soak', more(steps) .. ' --max-restarts 10000')
     base.file_write(runs.folder .. '/killer.sh', ("'%s' %s > %s/log 2>&1 & run=$!\n%s\nwait $run\n")
       :format(shell.binary, command, runs.folder, killer:format(minutes * 60, runs.folder
         .. '/soak')))
-    said, code = shell.run(('sh %s/killer.sh'):format(runs.folder))
+    local said, code = shell.run(('sh %s/killer.sh'):format(runs.folder))
     assert.equal(0, code, said)
     local _, kills = said:gsub('killed', '')
     assert.is_true(kills >= minutes * 2, said)
