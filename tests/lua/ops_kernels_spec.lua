@@ -422,7 +422,8 @@ describe('the norm of gradients', function()
         for _, x in ipairs { wide:float(), wide } do
           local want = (x:double() * 0.5):pow(2):sum():sqrt():item()
           local norm = train.scale_and_norm({ x }, 0.5)
-          assert.is_true(math.abs(norm - want) <= 1e-12 * want, ('%d: %g, %g'):format(n, norm, want))
+          assert.is_true(math.abs(norm - want) <= 1e-12 * want,
+            ('%d: %g, %g'):format(n, norm, want))
           local key = ('%s %d %g'):format(x.dtype, n, size)
           first[key] = first[key] or norm
           assert.equal(first[key], norm)
